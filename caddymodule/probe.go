@@ -1,0 +1,223 @@
+package caddymodule
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"go.uber.org/zap"
+
+	"github.com/inferrail/inferrail/internal/fleet"
+)
+
+const (
+	probeTimeout    = 2 * time.Second
+	maxMetricsBytes = 4 << 20
+	// firstProbeInterval is how often an engine is asked until it has answered once: the router often starts with it.
+	firstProbeInterval = 100 * time.Millisecond
+	firstProbes        = 50
+)
+
+// proxy is a reverse proxy of the configuration whose policy is ours.
+type proxy struct {
+	selection *Selection
+	handler   *reverseproxy.Handler
+}
+
+// findProxies looks through the HTTP app for the proxies that use our selection policy, so that their engines are known
+// before the first request.
+func (a *App) findProxies() []proxy {
+	mod, err := a.ctx.AppIfConfigured("http")
+	if err != nil {
+		return nil
+	}
+	app, ok := mod.(*caddyhttp.App)
+	if !ok {
+		return nil
+	}
+	var found []proxy
+	for _, server := range app.Servers {
+		found = walkRoutes(server.Routes, found)
+	}
+	return found
+}
+
+func walkRoutes(routes caddyhttp.RouteList, found []proxy) []proxy {
+	for _, route := range routes {
+		for _, h := range route.Handlers {
+			switch h := h.(type) {
+			case *caddyhttp.Subroute:
+				found = walkRoutes(h.Routes, found)
+			case *reverseproxy.Handler:
+				if h.LoadBalancing == nil {
+					continue
+				}
+				if s, ok := h.LoadBalancing.SelectionPolicy.(*Selection); ok {
+					found = append(found, proxy{s, h})
+				}
+			}
+		}
+	}
+	return found
+}
+
+// adopt makes the engines of the proxies known and checks what only both sides together can tell.
+func (a *App) adopt(proxies []proxy) {
+	for _, p := range proxies {
+		t, ok := p.handler.Transport.(*Transport)
+		if !ok {
+			a.logger.Warn("reverse_proxy uses lb_policy inferrail without transport inferrail; ends of requests are not seen",
+				zap.String("fleet", p.selection.Fleet))
+			continue
+		}
+		if retries := p.handler.LoadBalancing.Retries; retries+1 != t.MaxAttempts {
+			a.logger.Warn("lb_retries should be one less than max_attempts of transport inferrail",
+				zap.Int("lb_retries", retries), zap.Int("max_attempts", t.MaxAttempts))
+		}
+		p.selection.prober.Store(t)
+		p.selection.remember(p.handler.Upstreams)
+		for _, u := range p.handler.Upstreams {
+			p.selection.replica(u.Dial)
+		}
+	}
+}
+
+// watch keeps an eye on a replica that a selection has come to know.
+func (a *App) watch(s *Selection, r *replica) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.setTransport(s)
+	if a.watched[r] {
+		return
+	}
+	a.watched[r] = true
+	if a.started {
+		a.probeLocked(r)
+	}
+}
+
+func (a *App) probeLocked(r *replica) {
+	ctx := a.probing
+	a.probes.Go(func() { a.probeLoop(ctx, r) })
+}
+
+func (a *App) probeLoop(ctx context.Context, r *replica) {
+	for n := 0; ; n++ {
+		a.probe(ctx, r)
+		wait := time.Duration(a.ProbeInterval)
+		if _, _, known := r.counters.Report(now()); !known && n < firstProbes {
+			wait = min(wait, firstProbeInterval)
+		}
+		if !sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+// probe asks an engine for its metrics page and model cards.
+func (a *App) probe(ctx context.Context, r *replica) {
+	if r.transport() == nil {
+		return // the app has yet to find the proxy
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	var report fleet.Report
+	err := r.get(ctx, "/metrics", func(body io.Reader) (err error) {
+		report, err = fleet.ParseMetrics(body, maxMetricsBytes)
+		return err
+	})
+	if ctx.Err() == context.Canceled {
+		return
+	}
+	if err != nil {
+		if r.counters.ApplyFailure() {
+			a.logger.Warn("reading an engine's metrics", zap.String("replica", r.key.address), zap.Error(err))
+		}
+		return
+	}
+	a.apply(r, r.counters.ApplyReport(now(), report))
+	_ = r.get(ctx, "/v1/models", func(body io.Reader) error { // the cards of before stay
+		raw, err := io.ReadAll(io.LimitReader(body, fleet.MaxModelsBytes+1))
+		if err != nil {
+			return err
+		}
+		cards, err := fleet.ParseModels(raw)
+		if err == nil {
+			r.mu.Lock()
+			r.cards = cards
+			r.mu.Unlock()
+		}
+		return err
+	})
+}
+
+// apply takes in what a report changed.
+func (a *App) apply(r *replica, c fleet.Change) {
+	if c.Recovered {
+		a.logger.Info("engine's metrics are readable again", zap.String("replica", r.key.address))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.Restarted {
+		a.logger.Info("engine has restarted; its cache is taken as empty", zap.String("replica", r.key.address))
+		if r.row != nil {
+			r.row.Reset()
+		}
+		a.metrics.indexResets.WithLabelValues(r.key.address).Inc()
+	}
+	if !c.CapacityChanged {
+		return
+	}
+	r.capacity.reported = c.UsableBlocks
+	if r.row == nil {
+		return
+	}
+	r.row.SetCapacity(r.capacity.blocks())
+	if c.BlockSize != 0 && c.BlockSize != r.blockSize {
+		a.logger.Warn("the engine's block size differs from the model's; predictions will be wrong",
+			zap.String("replica", r.key.address), zap.Int("engine", c.BlockSize), zap.Int("configured", r.blockSize))
+	}
+}
+
+// setTransport tells the replica how its engine is reached.
+func (r *replica) setTransport(s *Selection) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.selection = s
+}
+
+// transport is the proxy's transport, nil before the app has found the proxy.
+func (r *replica) transport() *Transport {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.selection.prober.Load()
+}
+
+// get asks the engine for a path and reads a 200's body.
+func (r *replica) get(ctx context.Context, path string, read func(io.Reader) error) error {
+	address, err := caddy.ParseNetworkAddress(r.key.address)
+	if err != nil {
+		return fmt.Errorf("parsing address %q: %w", r.key.address, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address.JoinHostPort(0)+path, nil)
+	if err != nil {
+		return err
+	}
+	req.URL.Scheme = ""
+	inner := r.transport().http
+	inner.SetScheme(req)
+	res, err := inner.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close() //nolint:errcheck // the body has been read
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s", path, res.Status)
+	}
+	return read(res.Body)
+}
