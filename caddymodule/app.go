@@ -201,6 +201,7 @@ func (a *App) Cleanup() error {
 
 // Handle drains the configuration when it is about to stop. It is called synchronously, before any app stops.
 func (a *App) Handle(context.Context, caddy.Event) error {
+	a.handOverListeners()
 	a.drain.run(time.Duration(a.ReloadDrain))
 	return nil
 }
