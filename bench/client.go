@@ -141,7 +141,7 @@ func readStream(r io.Reader, since func() time.Duration, s *sample, text *string
 	finished, counted := false, false
 	for {
 		data, err := events.next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return fmt.Errorf("reading stream: it ended without [DONE]: %w", io.ErrUnexpectedEOF)
 		}
 		if err != nil {

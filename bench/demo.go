@@ -119,7 +119,7 @@ func runDemo(ctx context.Context, args []string, std stdio) (err error) {
 	if err != nil {
 		return fmt.Errorf("making a working directory: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // what stays is the system's to clean
 	if err := o.prepare(ctx, dir, std.err); err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func freeAddresses(n int) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("finding a free port: %w", err)
 		}
-		defer l.Close()
+		defer func() { _ = l.Close() }()
 		port := l.Addr().(*net.TCPAddr).Port
 		addresses = append(addresses, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	}

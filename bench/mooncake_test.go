@@ -144,7 +144,9 @@ func TestReadTraceRejectsBrokenRows(t *testing.T) {
 	} {
 		var gz bytes.Buffer
 		zw := gzip.NewWriter(&gz)
-		zw.Write([]byte(line))
+		if _, err := zw.Write([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
 		zw.Close()
 		if _, err := readTrace(gz.Bytes()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got error %v, want %q in it", line, err, want)

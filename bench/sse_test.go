@@ -15,7 +15,7 @@ func readAll(r io.Reader) ([]string, error) {
 	var all []string
 	for {
 		data, err := events.next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return all, nil
 		}
 		if err != nil {

@@ -96,6 +96,9 @@ func (a *App) Provision(ctx caddy.Context) error {
 	}
 	a.byName = make(map[string]*Model)
 	for i, m := range a.Models {
+		if m == nil {
+			return fmt.Errorf("models[%d]: must not be null", i)
+		}
 		if err := m.provision(ctx); err != nil {
 			return fmt.Errorf("models[%d] %q: %w", i, m.Name, err)
 		}

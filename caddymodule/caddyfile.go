@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -42,11 +43,11 @@ func init() {
 //	    reload_drain       <duration>
 //	}
 func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
+	d.Next() // consume option name
 	if existing != nil {
 		return nil, d.Err("the inferrail option is already specified")
 	}
 	app := &App{Tokenizer: new(TokenizerPool)}
-	d.Next() // consume option name
 	if d.NextArg() {
 		return nil, d.ArgErr()
 	}
@@ -65,8 +66,8 @@ func (a *App) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 	switch name := d.Val(); name {
 	case "model":
 		m := new(Model)
-		if err := m.unmarshal(d); err != nil {
-			return err
+		if !d.AllArgs(&m.Name) {
+			return d.ArgErr()
 		}
 		for _, other := range a.Models {
 			if other.Name == m.Name {
@@ -74,6 +75,7 @@ func (a *App) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 			}
 		}
 		a.Models = append(a.Models, m)
+		err = m.unmarshal(d)
 	case "tokenizer_workers":
 		err = once(d, &a.Tokenizer.Workers, intArg)
 	case "tokenizer_queue":
@@ -90,11 +92,8 @@ func (a *App) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 	return err
 }
 
-// unmarshal reads a model block.
+// unmarshal reads the block behind a model's name.
 func (m *Model) unmarshal(d *caddyfile.Dispenser) error {
-	if !d.AllArgs(&m.Name) {
-		return d.ArgErr()
-	}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		if err := m.unmarshalOption(d); err != nil {
 			return err
@@ -170,8 +169,9 @@ func (c *Cost) unmarshal(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// once reads the argument of the current subdirective into a field that is not set yet.
-func once[T comparable](d *caddyfile.Dispenser, field *T, read func(*caddyfile.Dispenser) (T, error)) error {
+// once reads the argument of the current subdirective into a field that is not set yet. Zero is how a field says that it
+// is not set, so it is refused rather than taken for the default.
+func once[T cmp.Ordered](d *caddyfile.Dispenser, field *T, read func(*caddyfile.Dispenser) (T, error)) error {
 	var zero T
 	name := d.Val()
 	if *field != zero {
@@ -180,6 +180,9 @@ func once[T comparable](d *caddyfile.Dispenser, field *T, read func(*caddyfile.D
 	v, err := read(d)
 	if err != nil {
 		return err
+	}
+	if v <= zero {
+		return d.Errf("%s: want more than 0, got %q", name, d.Val())
 	}
 	*field = v
 	return nil
@@ -236,8 +239,9 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	}
 	front := caddyconfig.JSONModuleObject(handler, "handler", "inferrail", nil)
 	if !form.proxies() {
-		if form.used != "" {
-			return nil, d.Errf("%s needs upstreams on the inferrail line; without them the proxy is a reverse_proxy of its own", form.used)
+		if form.used != nil {
+			return nil, at(*form.used).Errf(
+				"%s needs upstreams on the inferrail line; without them the proxy is a reverse_proxy of its own", form.used.Text)
 		}
 		return h.NewRoute(matchers, handler), nil
 	}
@@ -297,7 +301,7 @@ type shortForm struct {
 	rest      []caddyfile.Token // subdirectives of reverse_proxy
 	given     map[string]bool   // their names
 	retries   string
-	used      string // a subdirective that needs the proxy
+	used      *caddyfile.Token // the first subdirective that needs the proxy
 }
 
 func (f *shortForm) proxies() bool {
@@ -306,27 +310,33 @@ func (f *shortForm) proxies() bool {
 
 // add takes the current subdirective, which is the policy's or the proxy's.
 func (f *shortForm) add(d *caddyfile.Dispenser) error {
-	name := d.Val()
-	f.used = name
-	segment := d.NextSegment()
+	name, first := d.Val(), d.Token()
+	if f.used == nil {
+		f.used = &first
+	}
 	if f.given == nil {
 		f.given = make(map[string]bool)
 	}
+	segment := d.NextSegment()
+	switch name {
+	case "policy", "fleet", "seed", "transport", "lb_retries":
+		if f.given[name] {
+			return at(first).Errf("%s already specified", name)
+		}
+	}
 	switch name {
 	case "policy", "fleet", "seed":
-		if f.given[name] {
-			return d.Errf("%s already specified", name)
-		}
 		f.policy = append(f.policy, segment...)
 	case "lb_policy":
-		return d.Err("lb_policy is set by inferrail; choose a routing policy with policy")
+		return at(first).Err("lb_policy is set by inferrail; choose a routing policy with policy")
 	case "transport":
 		if len(segment) < 2 || segment[1].Text != "inferrail" {
-			return d.Err("the transport must be inferrail, which has the options of transport http")
+			return at(first).Err(
+				"the transport must be inferrail, which has the options of transport http")
 		}
 		f.rest = append(f.rest, segment...)
 	case "lb_try_duration", "lb_try_interval":
-		return d.Errf("%s would make retries wait across a reload; set lb_retries", name)
+		return at(first).Errf("%s would make retries wait across a reload; set lb_retries", name)
 	case "lb_retries":
 		if len(segment) == 2 {
 			f.retries = segment[1].Text
@@ -379,6 +389,13 @@ func (f *shortForm) expand(h httpcaddyfile.Helper) (*reverseproxy.Handler, error
 		return nil, err
 	}
 	return proxy, proxy.FinalizeUnmarshalCaddyfile(h)
+}
+
+// at is a dispenser whose errors are about token.
+func at(token caddyfile.Token) *caddyfile.Dispenser {
+	d := caddyfile.NewDispenser([]caddyfile.Token{token})
+	d.Next()
+	return d
 }
 
 // tokens tokenizes one line of the short form's own. The line is also the file that the tokens seem to come from: tokens

@@ -32,7 +32,8 @@ func (o *outputText) write(p []byte) {
 	}
 	data := p
 	if len(o.carry) > 0 {
-		data = append(o.carry, p...)
+		o.carry = append(o.carry, p...)
+		data = o.carry
 	}
 	for len(data) > 0 {
 		var rest []byte

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/caddyserver/caddy/v2"
@@ -134,7 +135,7 @@ func floatArg(d *caddyfile.Dispenser) (float64, error) {
 		return 0, d.ArgErr()
 	}
 	v, err := strconv.ParseFloat(d.Val(), 64)
-	if err != nil {
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) { // JSON has no word for these
 		return 0, d.Errf("%s: want a number, got %q", name, d.Val())
 	}
 	if d.NextArg() {

@@ -215,7 +215,7 @@ func (r *replica) get(ctx context.Context, path string, read func(io.Reader) err
 	if err != nil {
 		return err
 	}
-	defer res.Body.Close() //nolint:errcheck // the body has been read
+	defer func() { _ = res.Body.Close() }() // it has been read
 	if res.StatusCode != http.StatusOK {
 		return fmt.Errorf("GET %s: %s", path, res.Status)
 	}

@@ -44,8 +44,8 @@ type Selection struct {
 	// over reloads too. Default: "default".
 	Fleet string `json:"fleet,omitempty"`
 
-	// Start of the policies' source of chance: equal seeds and equal traffic give equal choices. Default: differs with
-	// each start of the process.
+	// Start of the policies' source of chance: equal seeds and equal traffic give equal choices. At most 2^53-1, as large as
+	// every JSON reader keeps exact. Default: differs with each start of the process.
 	Seed uint64 `json:"seed,omitempty"`
 
 	policy     PolicyModule
@@ -67,6 +67,10 @@ type Selection struct {
 	pool     reverseproxy.UpstreamPool
 }
 
+// maxSeed is the largest configurable seed: larger integers change in a JSON reader that takes numbers as floats, such as
+// Caddy's adapter.
+const maxSeed = 1<<53 - 1
+
 // processSeed makes the chance of each process its own, so that several routers do not move in step.
 var processSeed = rand.Uint64()
 
@@ -83,6 +87,9 @@ func (s *Selection) Provision(ctx caddy.Context) error {
 	s.logger = ctx.Logger()
 	if s.Fleet == "" {
 		s.Fleet = defaultFleet
+	}
+	if s.Seed > maxSeed {
+		return fmt.Errorf("seed: want at most 2^53-1, got %d", s.Seed)
 	}
 	if s.PolicyRaw == nil {
 		s.PolicyRaw = caddyconfig.JSONModuleObject(new(CostModel), "name", "cost_model", nil)
@@ -417,22 +424,30 @@ func (s *Selection) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 				return d.ArgErr()
 			}
 		case "seed":
-			if s.Seed != 0 {
-				return d.Err("seed already specified")
+			if err := once(d, &s.Seed, seedArg); err != nil {
+				return err
 			}
-			if !d.NextArg() {
-				return d.ArgErr()
-			}
-			seed, err := strconv.ParseUint(d.Val(), 10, 64)
-			if err != nil {
-				return d.Errf("seed: want a number from 0 to 2^64-1, got %q", d.Val())
-			}
-			s.Seed = seed
 		default:
 			return d.Errf("unrecognized subdirective %q", d.Val())
 		}
 	}
 	return nil
+}
+
+// seedArg reads the one argument of the current subdirective as a seed.
+func seedArg(d *caddyfile.Dispenser) (uint64, error) {
+	name := d.Val()
+	if !d.NextArg() {
+		return 0, d.ArgErr()
+	}
+	seed, err := strconv.ParseUint(d.Val(), 10, 64)
+	if err != nil || seed > maxSeed {
+		return 0, d.Errf("%s: want an integer of at most 2^53-1, got %q", name, d.Val())
+	}
+	if d.NextArg() {
+		return 0, d.ArgErr()
+	}
+	return seed, nil
 }
 
 // unmarshalPolicy reads the policy whose name is the current token.

@@ -2,6 +2,7 @@ package index
 
 import (
 	"runtime"
+	"slices"
 	"testing"
 	"unsafe"
 )
@@ -37,7 +38,7 @@ func TestHeapReturnsAfterChurn(t *testing.T) {
 	x := New(Config{})
 	r := x.AddReplica("r", 16, capacity)
 	prefix := promptOf(1, 16*64, 16)
-	root, tokens := prefix.Root, append(prefix.Tokens, make([]uint32, 32*16)...)
+	root, tokens := prefix.Root, slices.Concat(prefix.Tokens, make([]uint32, 32*16))
 	suffix := uint32(0)
 	churn := func(blocks int) {
 		for ; blocks > 0; blocks -= 32 {

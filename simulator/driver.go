@@ -16,6 +16,7 @@ import (
 // max_tokens (four bytes a token).
 type driver struct {
 	origin time.Time
+	still  bool // no step takes time
 	stats  *stats
 
 	stop chan struct{}
@@ -35,11 +36,18 @@ func newDriver(cfg engine.Config, st *stats) (*driver, error) {
 		return nil, err
 	}
 	return &driver{
-		origin: time.Now(), stats: st, stop: make(chan struct{}), engine: e, sequences: make(map[uint64]*sequence),
+		origin: time.Now(), still: cfg.Latency == engine.Latency{}, stats: st, stop: make(chan struct{}), engine: e, sequences: make(map[uint64]*sequence),
 	}, nil
 }
 
-func (d *driver) now() time.Duration { return time.Since(d.origin) }
+// now is the time on the engine's timeline. Without latencies the timeline stands still: steps take no time on it, so that
+// a request that came later would wait until the engine is idle.
+func (d *driver) now() time.Duration {
+	if d.still {
+		return 0
+	}
+	return time.Since(d.origin)
+}
 
 var errClosed = errors.New("the engine has shut down")
 

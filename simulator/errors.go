@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -115,7 +116,7 @@ func oneFault(e fieldError) error {
 
 // bodyError turns a failure of parseBody into the answer.
 func bodyError(err error) error {
-	if e, ok := err.(*jsonError); ok {
+	if e := (*jsonError)(nil); errors.As(err, &e) {
 		return oneFault(fieldError{
 			typ: "json_invalid", loc: "body." + strconv.Itoa(e.offset), msg: "JSON decode error",
 			input: "<dict of 0 items>", ctx: "{'error': " + pyRepr(e.msg) + "}",
@@ -138,10 +139,12 @@ func writeDetail(w http.ResponseWriter, status int, detail string) {
 
 // writeFault answers with the shape that belongs to err.
 func writeFault(w http.ResponseWriter, err error) {
-	switch e := err.(type) {
-	case *apiError:
-		writeJSON(w, e.status, e.body())
-	case *http.MaxBytesError:
+	var api *apiError
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &api):
+		writeJSON(w, api.status, api.body())
+	case errors.As(err, &tooLarge):
 		writeDetail(w, http.StatusRequestEntityTooLarge, "Request body is too large")
 	default:
 		writeDetail(w, http.StatusBadRequest, "There was an error parsing the body")

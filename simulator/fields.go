@@ -147,17 +147,17 @@ func (f *fields) booleanAt(loc string, v value) bool {
 	return false
 }
 
-// str reads a string.
-func (f *fields) str(name string) (string, bool) {
+// str reads a string; empty if there is none.
+func (f *fields) str(name string) string {
 	v, ok := f.get(name)
 	if !ok {
-		return "", false
+		return ""
 	}
 	if v.kind != kindString {
 		f.refuse("string_type", name, "Input should be a valid string", v, "")
-		return "", false
+		return ""
 	}
-	return decodeString(v.raw), true
+	return decodeString(v.raw)
 }
 
 // seed reads the seed, an int of 64 bits.

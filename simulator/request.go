@@ -87,7 +87,7 @@ func parseRequest(body []byte, chat bool) (*params, error) {
 }
 
 func (p *params) read(f *fields) {
-	p.model, _ = f.str("model")
+	p.model = f.str("model")
 	p.stream = f.boolean("stream")
 	if v, ok := f.get("stream_options"); ok {
 		opts := v.dict()
@@ -103,8 +103,8 @@ func (p *params) read(f *fields) {
 	p.includeStop = f.boolean("include_stop_str_in_output")
 	p.ignoreEOS = f.boolean("ignore_eos")
 	p.returnTokenIDs = f.boolean("return_token_ids")
-	p.cacheSalt, _ = f.str("cache_salt")
-	p.requestID, _ = f.str("request_id")
+	p.cacheSalt = f.str("cache_salt")
+	p.requestID = f.str("request_id")
 	if n, ok := f.integer("priority"); ok {
 		p.priority = int(n.n)
 	}

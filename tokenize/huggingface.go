@@ -117,7 +117,7 @@ func readFile(dir, name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", name, err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	var r io.Reader = f
 	if filepath.Ext(name) == ".gz" {
 		if r, err = gzip.NewReader(f); err != nil {

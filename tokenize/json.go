@@ -63,22 +63,6 @@ func (v value) get(key string) value {
 // absent says whether the value is missing or null.
 func (v value) absent() bool { return v.kind <= kindNull }
 
-// truthy is Python's bool(v).
-func (v value) truthy() bool {
-	switch v.kind {
-	case kindMissing, kindNull, kindFalse:
-		return false
-	case kindNumber:
-		f, err := strconv.ParseFloat(v.text, 64)
-		return err != nil || f != 0
-	case kindString:
-		return v.text != ""
-	case kindArray, kindObject:
-		return len(v.c.values) > 0
-	}
-	return true
-}
-
 // decoder reads one JSON document. Its errors are [InvalidError] or, past the
 // limits, [UnsupportedError] with reason "size".
 type decoder struct {

@@ -97,7 +97,7 @@ func (d *decoder) span() (contents string, escaped bool, err error) {
 					d.i = i
 					return "", false, d.errorf("bad \\u escape")
 				}
-			} else if !strings.Contains(`"\/bfnrt`, d.s[i:i+1]) {
+			} else if strings.IndexByte(`"\/bfnrt`, d.s[i]) < 0 {
 				d.i = i
 				return "", false, d.errorf("bad escape")
 			}

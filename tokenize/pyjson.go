@@ -47,7 +47,7 @@ func appendPythonNumber(dst []byte, s string) []byte {
 	switch {
 	case s == "-0":
 		return append(dst, '0') // an int
-	case strings.IndexAny(s, ".eEN") < 0 && !strings.HasSuffix(s, "Infinity"):
+	case !strings.ContainsAny(s, ".eEN") && !strings.HasSuffix(s, "Infinity"):
 		return append(dst, s...)
 	}
 	f, _ := strconv.ParseFloat(s, 64) // out of range gives an infinity, as in Python

@@ -1,5 +1,7 @@
 package tokenize
 
+import "errors"
+
 // tools validates a request's tools and gives them the shape in which vLLM
 // 0.32.0 hands them to the template: the fields of ChatCompletionToolsParam and
 // FunctionDefinition in their order, description and parameters null when not
@@ -97,7 +99,7 @@ func toolArguments(v value) (value, error) {
 	if v.kind == kindString {
 		d := &decoder{s: v.text}
 		parsed, err := d.document()
-		if _, ok := err.(*UnsupportedError); ok {
+		if unsupported := (*UnsupportedError)(nil); errors.As(err, &unsupported) {
 			return value{}, err
 		}
 		if d.surrogate {

@@ -143,11 +143,11 @@ func TestParseMetricsNamesTheMissingFamily(t *testing.T) {
 }
 
 func TestParseMetricsRefuses(t *testing.T) {
-	edit := func(old, new string) string {
+	edit := func(old, replacement string) string {
 		if !strings.Contains(small, old) {
 			t.Fatalf("no %q on the page", old)
 		}
-		return strings.Replace(small, old, new, 1)
+		return strings.Replace(small, old, replacement, 1)
 	}
 	for _, tc := range []struct{ name, page, fragment string }{
 		{"an empty page", "", "vllm:num_requests_running"},

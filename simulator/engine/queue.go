@@ -30,7 +30,8 @@ func byPriority(a, b *sequence) bool {
 
 func (q *queue) push(s *sequence) { heap.Push((*heapItems)(q), s) }
 
-func (q *queue) pop() *sequence { return heap.Pop((*heapItems)(q)).(*sequence) }
+// pop takes out the first request, which peek has shown.
+func (q *queue) pop() { heap.Pop((*heapItems)(q)) }
 
 // peek returns the first request, nil if there is none.
 func (q *queue) peek() *sequence {
