@@ -113,12 +113,18 @@ func newFleetConfig(policy, modelDir string, engine engineSettings) (*fleetConfi
 // found, so that none is given twice.
 func freeAddresses(n int) ([]string, error) {
 	var addresses []string
+	var held []net.Listener
+	defer func() {
+		for _, l := range held {
+			_ = l.Close() // nothing was sent through it
+		}
+	}()
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, fmt.Errorf("finding a free port: %w", err)
 		}
-		defer func() { _ = l.Close() }()
+		held = append(held, l)
 		port := l.Addr().(*net.TCPAddr).Port
 		addresses = append(addresses, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	}
