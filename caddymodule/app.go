@@ -25,6 +25,7 @@ const (
 	defaultTokenizerMaxWait = 50 * time.Millisecond
 	defaultProbeInterval    = time.Second
 	defaultReloadDrain      = time.Second
+	defaultMaxBufferedBytes = 1 << 30
 )
 
 // App holds what the `inferrail` handlers and proxies of a configuration share: the models, the tokenizer's workers, the
@@ -44,6 +45,10 @@ type App struct {
 	// reconnect, before its connections close. It ends as soon as the clients have gone. Each reload may take this much
 	// longer. Default: 1s.
 	ReloadDrain caddy.Duration `json:"reload_drain,omitempty"`
+
+	// The most bytes of request bodies held at one time, of all requests together; a request beyond it is answered 503.
+	// Default: 1 GiB.
+	MaxBufferedBytes int64 `json:"max_buffered_bytes,omitempty"`
 
 	ctx     caddy.Context
 	logger  *zap.Logger
@@ -136,6 +141,9 @@ func (a *App) fillDefaults() {
 	if a.ProbeInterval == 0 {
 		a.ProbeInterval = caddy.Duration(defaultProbeInterval)
 	}
+	if a.MaxBufferedBytes == 0 {
+		a.MaxBufferedBytes = defaultMaxBufferedBytes
+	}
 	if a.ReloadDrain == 0 {
 		a.ReloadDrain = caddy.Duration(defaultReloadDrain)
 	}
@@ -158,6 +166,7 @@ func (a *App) Validate() error {
 		{"tokenizer.max_wait", int64(a.Tokenizer.MaxWait)},
 		{"probe_interval", int64(a.ProbeInterval)},
 		{"reload_drain", int64(a.ReloadDrain)},
+		{"max_buffered_bytes", a.MaxBufferedBytes},
 	} {
 		if f.value < 0 {
 			faults = append(faults, fmt.Errorf("%s: must not be negative", f.name))

@@ -41,6 +41,7 @@ func init() {
 //	    tokenizer_max_wait <duration>
 //	    probe_interval     <duration>
 //	    reload_drain       <duration>
+//	    max_buffered_bytes <size>
 //	}
 func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 	d.Next() // consume option name
@@ -86,6 +87,8 @@ func (a *App) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 		err = once(d, &a.ProbeInterval, durationArg)
 	case "reload_drain":
 		err = once(d, &a.ReloadDrain, durationArg)
+	case "max_buffered_bytes":
+		err = once(d, &a.MaxBufferedBytes, sizeArg)
 	default:
 		err = d.Errf("unrecognized subdirective %q", name)
 	}
@@ -408,14 +411,15 @@ func tokens(line string) []caddyfile.Token {
 	return t
 }
 
-// block appends body in braces to the tokens of a line. An empty body gives the line alone.
+// block appends body in braces to the tokens of a line. An empty body gives the line alone. The closing brace seems to come
+// from a file of its own: a brace with a token behind it on its line, such as that of the block around, closes nothing.
 func block(line, body []caddyfile.Token) []caddyfile.Token {
 	if len(body) == 0 {
 		return line
 	}
 	open := line[len(line)-1]
 	open.Text = "{"
-	shut := caddyfile.Token{File: "inferrail: end of block", Text: "}"}
+	shut := caddyfile.Token{File: "inferrail: end of " + line[0].Text, Text: "}"}
 	out := append(append([]caddyfile.Token{}, line...), open)
 	return append(append(out, body...), shut)
 }

@@ -146,7 +146,8 @@ func (h *Handler) methodNotAllowed(w http.ResponseWriter, r *http.Request, allow
 // infer serves an inference request.
 func (h *Handler) infer(w *responseWriter, r *http.Request, next caddyhttp.Handler, id string) error {
 	req := &request{id: id, arrival: now()}
-	body, fault := h.readBody(w, r)
+	body, release, fault := h.readBody(w, r)
+	defer release()
 	if fault != nil {
 		fault.answer(h, w)
 		return nil

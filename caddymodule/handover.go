@@ -28,6 +28,15 @@ func (a *App) handOverListeners() {
 
 // listeners are those of this configuration's HTTP servers.
 func (a *App) listeners() []net.Listener {
+	var all []net.Listener
+	for _, server := range a.httpServers() {
+		all = append(all, server.Listeners()...)
+	}
+	return all
+}
+
+// httpServers are the HTTP servers of this configuration, by name.
+func (a *App) httpServers() map[string]*caddyhttp.Server {
 	mod, err := a.ctx.AppIfConfigured("http")
 	if err != nil {
 		return nil
@@ -36,11 +45,7 @@ func (a *App) listeners() []net.Listener {
 	if !ok {
 		return nil
 	}
-	var all []net.Listener
-	for _, server := range app.Servers {
-		all = append(all, server.Listeners()...)
-	}
-	return all
+	return app.Servers
 }
 
 // unwrap finds the TCP listener inside those that Caddy and its plugins wrap around it, which embed what they wrap; nil

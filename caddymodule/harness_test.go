@@ -26,6 +26,8 @@ import (
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		// certmagic's cache maintenance and Caddy's own workers live as long as the process.
+		// It notices that its lock is gone when it wakes, after up to 5 s.
+		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.keepLockfileFresh"),
 		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.(*Cache).maintainAssets"),
 		goleak.IgnoreAnyFunction("github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy.(*metricsUpstreamsHealthyUpdater).init.func1"),
 		goleak.IgnoreAnyFunction("github.com/golang/glog.(*fileSink).flushDaemon"),
@@ -80,8 +82,8 @@ func load(t testing.TB, config string) {
 type fleet struct {
 	router  int
 	engines []int
-	// Lines of the router's directive and of every simulator, and the model's block.
-	directive, simulator, model string
+	// Lines of the router's directive, of every simulator, of the model's block and of the global option.
+	directive, simulator, model, app string
 	// before is put in front of the engines' addresses, such as those of breakable proxies.
 	addresses []string
 }
@@ -110,6 +112,7 @@ func (f *fleet) caddyfile() string {
 	}
 	inferrail {
 		probe_interval 100ms
+		%s
 		model inferrail/sim-8b {
 			alias sim
 			tokenizer sim
@@ -122,7 +125,7 @@ http://127.0.0.1:%d {
 		%s
 	}
 }
-`, f.model, f.router, strings.Join(f.addresses, " "), f.directive)
+`, f.app, f.model, f.router, strings.Join(f.addresses, " "), f.directive)
 	for _, p := range f.engines {
 		fmt.Fprintf(&b, "http://127.0.0.1:%d {\n\tvllm_simulator inferrail/sim-8b {\n\t\tenable_prompt_tokens_details\n\t\t%s\n\t}\n}\n",
 			p, f.simulator)

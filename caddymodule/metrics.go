@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -34,6 +35,8 @@ type metrics struct {
 	indexResets     *prometheus.CounterVec
 	fleet           *fleetCollector
 	all             []prometheus.Collector
+
+	bodyBytes atomic.Int64 // of the request bodies held
 }
 
 // Buckets from 1 ms to about two minutes, for what engines take.
@@ -96,7 +99,9 @@ func newMetrics() *metrics {
 	m.guards = counter("routing_guards_total", "Decisions in which a guard set replicas aside.", "model", "guard")
 	m.indexResets = counter("index_resets_total", "Engines found restarted, whose cache is taken as empty.", "replica")
 	m.fleet = newFleetCollector()
-	m.all = append(m.all, m.fleet)
+	m.all = append(m.all, m.fleet, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "inferrail", Name: "buffered_bytes", Help: "Bytes of request bodies that the router holds.",
+	}, func() float64 { return float64(m.bodyBytes.Load()) }))
 	return m
 }
 

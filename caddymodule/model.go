@@ -120,8 +120,29 @@ func (m *Model) validate() error {
 			faults = append(faults, fmt.Errorf("%s: want at least %d and at most 2^30, got %d", f.name, f.least, f.value))
 		}
 	}
-	if err := m.cost.Validate(); err != nil {
+	if err := m.CostModel.validate(); err != nil {
 		faults = append(faults, fmt.Errorf("cost_model: %w", err))
+	}
+	return errors.Join(faults...)
+}
+
+// validate reports every negative parameter; JSON has no infinite ones.
+func (c *Cost) validate() error {
+	if c == nil {
+		return nil
+	}
+	var faults []error
+	for _, f := range []struct {
+		name  string
+		value *float64
+	}{
+		{"prefill_token_secs", c.PrefillTokenSecs},
+		{"prefill_pair_secs", c.PrefillPairSecs},
+		{"prefill_fixed_secs", c.PrefillFixedSecs},
+	} {
+		if f.value != nil && *f.value < 0 {
+			faults = append(faults, fmt.Errorf("%s: must not be negative, got %g", f.name, *f.value))
+		}
 	}
 	return errors.Join(faults...)
 }

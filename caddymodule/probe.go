@@ -32,16 +32,8 @@ type proxy struct {
 // findProxies looks through the HTTP app for the proxies that use our selection policy, so that their engines are known
 // before the first request.
 func (a *App) findProxies() []proxy {
-	mod, err := a.ctx.AppIfConfigured("http")
-	if err != nil {
-		return nil
-	}
-	app, ok := mod.(*caddyhttp.App)
-	if !ok {
-		return nil
-	}
 	var found []proxy
-	for _, server := range app.Servers {
+	for _, server := range a.httpServers() {
 		found = walkRoutes(server.Routes, found)
 	}
 	return found

@@ -59,31 +59,12 @@ func TestReloadLosesNothing(t *testing.T) {
 	f.start(t)
 	all := f.addresses
 
-	var clients sync.WaitGroup
-	var sent, failed atomic.Int64
-	stop := make(chan struct{})
-	for c := range 8 {
-		clients.Go(func() {
-			client := keepAliveClient()
-			defer client.CloseIdleConnections()
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				stream := c%2 == 0
-				sent.Add(1)
-				if _, err := complete(client, f.url("/v1/chat/completions"), chat(i%7, stream, 5+i%20), stream); err != nil {
-					failed.Add(1)
-					t.Errorf("client %d, request %d: %v", c, i, err)
-				}
-			}
-		})
-	}
+	traffic := newTraffic(8, f.url("/v1/chat/completions"), func(c, i int, began bool, err error) {
+		t.Errorf("client %d, request %d: %v", c, i, err)
+	})
 	var longest time.Duration
 	for n := range 30 {
-		waitForRequests(t, &sent, 12)
+		traffic.wait(t, 12)
 		f.directive = []string{"policy cost_model", "policy least_request", "policy cost_model {\n epsilon 0.5\n}", "policy round_robin"}[n%4]
 		f.addresses = all[:2+n%2]
 		start := time.Now()
@@ -92,17 +73,16 @@ func TestReloadLosesNothing(t *testing.T) {
 		}
 		longest = max(longest, time.Since(start))
 	}
-	waitForRequests(t, &sent, 12)
+	traffic.wait(t, 12)
 	blocks := metric(t, "inferrail_index_entries")
 	if blocks <= 0 {
 		t.Errorf("the index has lost its blocks: %v entries", blocks)
 	}
-	if kept := metric(t, "inferrail_requests_total"); kept < float64(sent.Load())/2 {
-		t.Errorf("counters did not survive: %v requests counted of %d", kept, sent.Load())
+	if kept := metric(t, "inferrail_requests_total"); kept < float64(traffic.sent.Load())/2 {
+		t.Errorf("counters did not survive: %v requests counted of %d", kept, traffic.sent.Load())
 	}
-	close(stop)
-	clients.Wait()
-	t.Logf("%d requests, %d failed, longest reload %v", sent.Load(), failed.Load(), longest.Round(time.Millisecond))
+	traffic.end()
+	t.Logf("%d requests, %d failed, longest reload %v", traffic.sent.Load(), traffic.failed.Load(), longest.Round(time.Millisecond))
 
 	// What was cached before the last reload is still predicted after it.
 	f.addresses = all
@@ -118,11 +98,47 @@ func TestReloadLosesNothing(t *testing.T) {
 	})
 }
 
-// waitForRequests waits until n more requests have been sent.
-func waitForRequests(t *testing.T, sent *atomic.Int64, n int64) {
+// traffic is clients that each send one chat after the other over a connection of their own, every second one streaming.
+type traffic struct {
+	sent, failed atomic.Int64
+	stop         chan struct{}
+	clients      sync.WaitGroup
+}
+
+// newTraffic starts clients; fault is told of each request that did not get its whole answer.
+func newTraffic(clients int, url string, fault func(client, request int, began bool, err error)) *traffic {
+	tr := &traffic{stop: make(chan struct{})}
+	for c := range clients {
+		tr.clients.Go(func() {
+			client := keepAliveClient()
+			defer client.CloseIdleConnections()
+			for i := 0; ; i++ {
+				select {
+				case <-tr.stop:
+					return
+				default:
+				}
+				tr.sent.Add(1)
+				if began, err := complete(client, url, chat(i%11, c%2 == 0, 5+i%20), c%2 == 0); err != nil {
+					tr.failed.Add(1)
+					fault(c, i, began, err)
+				}
+			}
+		})
+	}
+	return tr
+}
+
+// wait waits until n more requests have been sent.
+func (tr *traffic) wait(t *testing.T, n int64) {
 	t.Helper()
-	from := sent.Load()
-	waitFor(t, "requests", func() bool { return sent.Load() >= from+n })
+	from := tr.sent.Load()
+	waitFor(t, "requests", func() bool { return tr.sent.Load() >= from+n })
+}
+
+func (tr *traffic) end() {
+	close(tr.stop)
+	tr.clients.Wait()
 }
 
 // TestEngineKilledUnderLoad cuts one engine off like a dying machine. No client may see an error for a request that had
@@ -134,44 +150,25 @@ func TestEngineKilledUnderLoad(t *testing.T) {
 	f.addresses[0] = victim.addr
 	f.start(t)
 
-	var clients sync.WaitGroup
-	var sent, begun atomic.Int64
-	stop := make(chan struct{})
-	for c := range 16 {
-		clients.Go(func() {
-			client := keepAliveClient()
-			defer client.CloseIdleConnections()
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				stream := c%2 == 0
-				sent.Add(1)
-				began, err := complete(client, f.url("/v1/chat/completions"), chat(i%11, stream, 10), stream)
-				switch {
-				case err == nil:
-				case began && stream:
-					begun.Add(1)
-				default:
-					t.Errorf("client %d, request %d (stream %t): %v", c, i, stream, err)
-				}
-			}
-		})
-	}
+	var begun atomic.Int64
+	traffic := newTraffic(16, f.url("/v1/chat/completions"), func(c, i int, began bool, err error) {
+		if stream := c%2 == 0; began && stream {
+			begun.Add(1)
+			return
+		}
+		t.Errorf("client %d, request %d: %v", c, i, err)
+	})
 	for range 3 {
-		waitForRequests(t, &sent, 100)
+		traffic.wait(t, 100)
 		victim.cut()
-		waitForRequests(t, &sent, 100)
+		traffic.wait(t, 100)
 		victim.mend(t)
 		waitFor(t, "the replica to come back", func() bool {
 			return metric(t, "caddy_reverse_proxy_upstreams_healthy", "upstream", victim.addr) != 0
 		})
 	}
-	close(stop)
-	clients.Wait()
-	t.Logf("%d requests over three deaths, %d streams broke after they had begun", sent.Load(), begun.Load())
+	traffic.end()
+	t.Logf("%d requests over three deaths, %d streams broke after they had begun", traffic.sent.Load(), begun.Load())
 	waitFor(t, "counters to return to zero", func() bool {
 		return metric(t, "inferrail_replica_in_flight_requests") == 0 && metric(t, "inferrail_replica_queued_prefill_seconds") == 0
 	})

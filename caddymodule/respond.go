@@ -26,23 +26,36 @@ type fault struct {
 	reason     string // the error's code, the value of the x-inferrail-reason header and a label
 	retryAfter int    // seconds; 0 is no Retry-After
 	model      *Model // nil while it is not known
-	close      bool   // the connection cannot be used again
-	silent     bool   // the client is gone
+	close      bool   // the body has not been read to its end, so the connection cannot be used again
+	gone       bool   // the client has left
+	answered   bool   // the answer has been written and counted
 }
+
+// statusClientLeft is what access logs show for clients that left, as they do for those that leave the proxy.
+const statusClientLeft = 499
 
 // headerReason repeats the reason of the router's own errors.
 const headerReason = "X-Inferrail-Reason"
 
 func (f *fault) answer(h *Handler, w http.ResponseWriter) {
+	switch {
+	case f.answered:
+		return
+	case f.gone:
+		h.app.metrics.errors.WithLabelValues("", f.reason).Inc()
+		w.WriteHeader(statusClientLeft)
+		return
+	}
 	if f.retryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(f.retryAfter))
 	}
 	if f.close {
+		// Without these, an HTTP/1 server waits for the rest of the body before it sends the answer, and again before it closes
+		// the connection.
+		rc := http.NewResponseController(w)
+		_ = rc.EnableFullDuplex()
+		_ = rc.SetReadDeadline(time.Now())
 		w.Header().Set("Connection", "close")
-	}
-	if f.silent {
-		h.app.metrics.errors.WithLabelValues("", f.reason).Inc()
-		return
 	}
 	h.refuse(w, f.model, f.status, f.message, f.param, f.reason)
 }
@@ -65,43 +78,64 @@ const (
 	discardTimeout = 5 * time.Second
 )
 
-// readBody reads the request's body within the limits of size and time.
-func (h *Handler) readBody(w *responseWriter, r *http.Request) ([]byte, *fault) {
+// readBody reads the request's body within the limits of size, time and memory. The caller must call release when the
+// body is no longer held.
+func (h *Handler) readBody(w *responseWriter, r *http.Request) (body []byte, release func(), f *fault) {
+	metered := &meteredReader{Reader: r.Body, used: &h.app.metrics.bodyBytes, limit: h.app.MaxBufferedBytes}
+	body, f = h.readMetered(w, r, metered)
+	if f != nil && r.ProtoMajor > 1 {
+		f.close = false // the stream ends with the handler; the connection has others
+	}
+	return body, metered.release, f
+}
+
+func (h *Handler) readMetered(w *responseWriter, r *http.Request, from io.Reader) ([]byte, *fault) {
 	tooLarge := &fault{status: http.StatusRequestEntityTooLarge, reason: "body_too_large", close: true,
 		message: fmt.Sprintf("The request body is larger than the limit of %d bytes.", h.MaxBodySize)}
 	rc := http.NewResponseController(w)
 	if r.ContentLength > h.MaxBodySize {
 		if !strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
 			h.answerThenDiscard(w, r, rc, tooLarge)
-			return nil, &fault{silent: true, reason: tooLarge.reason}
 		}
 		return nil, tooLarge
 	}
 	_ = rc.SetReadDeadline(time.Now().Add(time.Duration(h.BodyTimeout))) // unsupported only by test recorders
-	defer rc.SetReadDeadline(time.Time{})                                //nolint:errcheck // as above
 	// A buffer as large as announced would let a client reserve memory without sending; beyond a mebibyte it grows with
 	// what comes.
 	buf := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), 1<<20)+bytes.MinRead))
-	_, err := buf.ReadFrom(io.LimitReader(r.Body, h.MaxBodySize+1))
+	_, err := buf.ReadFrom(io.LimitReader(from, h.MaxBodySize+1))
 	switch {
 	case err == nil && int64(buf.Len()) > h.MaxBodySize:
 		h.answerThenDiscard(w, r, rc, tooLarge)
-		return nil, &fault{silent: true, reason: tooLarge.reason}
+		return nil, tooLarge
 	case err == nil:
+		_ = rc.SetReadDeadline(time.Time{})
 		return buf.Bytes(), nil
+	case errors.Is(err, errNoRoom):
+		return nil, &fault{status: http.StatusServiceUnavailable, reason: "overloaded", close: true, retryAfter: 1,
+			message: "The server holds too many requests. Try again later."}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, &fault{status: http.StatusRequestTimeout, reason: "body_timeout", close: true,
 			message: fmt.Sprintf("The request body did not arrive within %s.", time.Duration(h.BodyTimeout))}
-	case r.Context().Err() != nil || errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, &fault{silent: true, reason: "client_left"}
+	case errors.Is(err, io.ErrUnexpectedEOF): // the client may still read
+		return nil, &fault{status: http.StatusBadRequest, reason: "body_incomplete", close: true,
+			message: "The request body ended before its announced end."}
+	case r.Context().Err() != nil:
+		return nil, &fault{gone: true, reason: "client_left"}
 	}
 	return nil, &fault{status: http.StatusBadRequest, reason: "body_unreadable", close: true,
 		message: "The request body could not be read."}
 }
 
-// answerThenDiscard refuses a body that is still arriving and then drops it.
+// answerThenDiscard refuses a body that is still arriving and then drops it. Only HTTP/1 needs that: the others stop a client
+// when the handler ends.
 func (h *Handler) answerThenDiscard(w *responseWriter, r *http.Request, rc *http.ResponseController, f *fault) {
-	_ = rc.EnableFullDuplex() // HTTP/2 and HTTP/3 are full duplex anyway
+	f.answered = true
+	if r.ProtoMajor > 1 {
+		h.refuse(w, nil, f.status, f.message, f.param, f.reason)
+		return
+	}
+	_ = rc.EnableFullDuplex()
 	w.Header().Set("Connection", "close")
 	h.refuse(w, nil, f.status, f.message, f.param, f.reason)
 	_ = rc.Flush()

@@ -32,6 +32,11 @@ const (
 	headerRequestID    = "X-Request-Id"
 )
 
+// ownHeaders are those that the router sets on every response; a client sees one value of each.
+var ownHeaders = []string{
+	headerReplica, headerPolicy, headerPromptTokens, headerCachedTokens, headerReason, headerRequestID,
+}
+
 // Selection is a selection policy of `reverse_proxy` that lets a routing policy choose the replica: one that is available,
 // preferably one that the request has not tried. It needs the `inferrail` handler in front of the proxy to know the prompt
 // and the `inferrail` transport in the proxy to know when an attempt ends; without the handler it chooses the upstream
@@ -387,13 +392,19 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // UnmarshalCaddyfile sets up the selection policy from Caddyfile tokens. Syntax:
 //
-//	lb_policy inferrail [<policy>] {
+//	lb_policy inferrail {
 //	    policy <name> [{
 //	        <options of the policy>
 //	    }]
 //	    fleet  <name>
 //	    seed   <number>
 //	}
+//
+// or, where only the policy is to be set:
+//
+//	lb_policy inferrail <policy> [{
+//	    <options of the policy>
+//	}]
 func (s *Selection) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume selection policy name
 	if d.NextArg() {

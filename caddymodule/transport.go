@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -120,7 +121,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, t.retryable(r.Context(), req, err)
 	}
 	a.responseHead()
-	res.Header.Del(headerRequestID) // the handler has set it
+	for _, name := range ownHeaders {
+		res.Header.Del(name) // an engine, or a router behind this one, has its own
+	}
 	switch {
 	case res.StatusCode == http.StatusBadGateway, res.StatusCode == http.StatusServiceUnavailable,
 		res.StatusCode == http.StatusGatewayTimeout:
@@ -137,19 +140,22 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.watch(r, req, a, res)
 }
 
-// send does the round trip, again on a new connection if the pooled one had been closed by the engine.
+// send does the round trip, again on a new connection if the pooled one had been closed by the engine: it broke without a
+// byte of an answer.
 func (t *Transport) send(r *http.Request, req *request) (*http.Response, error) {
 	for tries := 0; ; tries++ {
 		var reused bool
+		var answered atomic.Bool
 		ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-			GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused },
+			GotConn:              func(info httptrace.GotConnInfo) { reused = info.Reused },
+			GotFirstResponseByte: func() { answered.Store(true) },
 		})
 		out := r.WithContext(ctx)
 		out.Body = io.NopCloser(bytes.NewReader(req.body))
 		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(req.body)), nil }
 		out.ContentLength = int64(len(req.body))
 		res, err := t.http.RoundTrip(out)
-		if err == nil || !reused || tries == staleRetries || r.Context().Err() != nil {
+		if err == nil || !reused || answered.Load() || tries == staleRetries || r.Context().Err() != nil {
 			return res, err
 		}
 	}
