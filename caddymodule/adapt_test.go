@@ -204,21 +204,23 @@ func TestConfigErrorsNameThePath(t *testing.T) {
 	}
 }
 
-// TestProvisioningDialsNothing provisions configurations whose engine would notice a connection.
+// TestProvisioningDialsNothing provisions configurations whose engine would notice a connection. Of the short form only
+// the router's own requests count: Caddy begins its health checks when it provisions.
 func TestProvisioningDialsNothing(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	for _, directive := range []string{
-		"inferrail " + l.Addr().String(),
-		"inferrail\n\treverse_proxy " + l.Addr().String() + " {\n\t\tlb_policy inferrail\n\t\tlb_retries 2\n\t\ttransport inferrail\n\t}",
-	} {
-		config := "{\n\tinferrail {\n\t\tprobe_interval 1ms\n\t\tmodel m {\n\t\t\ttokenizer sim\n\t\t}\n\t}\n}\nhttp://127.0.0.1:0 {\n\t" + directive + "\n}\n"
-		provision(t, adapt(t, config))
+	e := newRecorder(t)
+	config := func(directive string) []byte {
+		return adapt(t, "{\n\tinferrail {\n\t\tprobe_interval 1ms\n\t\tmodel m {\n\t\t\ttokenizer sim\n\t\t}\n\t}\n}\nhttp://127.0.0.1:0 {\n"+directive+"\n}\n")
 	}
-	// A connection that was made is in the listener's queue: closing the listener would reset it, accepting shows it.
+	for range 5 {
+		provision(t, config("inferrail\nreverse_proxy "+l.Addr().String()+" {\nlb_policy inferrail\nlb_retries 2\ntransport inferrail\n}"))
+		provision(t, config("inferrail "+e.addr))
+	}
+	// A connection that was made waits in the listener's queue.
 	if err := l.(*net.TCPListener).SetDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
@@ -229,6 +231,9 @@ func TestProvisioningDialsNothing(t *testing.T) {
 	}
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatal(err)
+	}
+	if n := e.probed(); n > 0 {
+		t.Errorf("provisioning probed the engine %d times", n)
 	}
 }
 

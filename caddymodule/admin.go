@@ -41,7 +41,7 @@ func (a *Admin) Routes() []caddy.AdminRoute {
 }
 
 func (a *Admin) serve(w http.ResponseWriter, r *http.Request) error {
-	app := runningApp.Load()
+	app := runningApp()
 	if app == nil {
 		return adminError(http.StatusServiceUnavailable, "the configuration in effect has no inferrail app")
 	}
@@ -118,7 +118,12 @@ func (a *App) explain(w http.ResponseWriter, r *http.Request, path string) error
 		return adminError(http.StatusBadRequest, "reading the request: %w", err)
 	}
 	m, ok := a.model(fields.Model)
-	if !ok || fields.ModelInvalid {
+	switch {
+	case fields.ModelInvalid:
+		return adminError(http.StatusBadRequest, "model must be a string")
+	case !ok && fields.Model == "":
+		return adminError(http.StatusBadRequest, "the request names no model, and there are several")
+	case !ok:
 		return adminError(http.StatusNotFound, "there is no model %q", clip(fields.Model))
 	}
 	req := &request{model: m, fields: fields, body: body, arrival: now(), promptTokens: len(body) / bytesPerToken}
@@ -301,10 +306,10 @@ func (a *App) proxies() []*Selection {
 }
 
 // replicas are those that this configuration watches.
-func (a *App) replicas() map[*replica]bool {
+func (a *App) replicas() []*replica {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return maps.Clone(a.watched)
+	return slices.Collect(maps.Keys(a.watched))
 }
 
 // Interface guards

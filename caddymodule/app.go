@@ -59,7 +59,7 @@ type App struct {
 
 	mu         sync.Mutex
 	selections []*Selection
-	watched    map[*replica]bool
+	watched    map[*replica]*Selection // by one whose proxy knows how to reach the engine
 	started    bool
 	probing    context.Context // ends with the app
 	stop       context.CancelFunc
@@ -93,7 +93,7 @@ func inferrailApp(ctx caddy.Context) (*App, error) {
 // Provision loads the tokenizers and prepares the metrics; it dials nothing.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx, a.logger = ctx, ctx.Logger()
-	a.watched = make(map[*replica]bool)
+	a.watched = make(map[*replica]*Selection)
 	a.fillDefaults()
 	a.metrics = acquireMetrics()
 	if err := a.metrics.register(ctx.GetMetricsRegistry()); err != nil {
@@ -185,13 +185,13 @@ func (a *App) Start() error {
 		a.probeLocked(r)
 	}
 	a.mu.Unlock()
-	runningApp.Store(a)
+	a.setRunning(true)
 	return nil
 }
 
 // Stop ends the probes. Requests under way go on.
 func (a *App) Stop() error {
-	runningApp.CompareAndSwap(a, nil)
+	a.setRunning(false)
 	a.mu.Lock()
 	a.started = false
 	if a.stop != nil {

@@ -26,7 +26,7 @@ func startHostile(t *testing.T) (f, small *recorded, goroutines int) {
 	config += fmt.Sprintf("http://127.0.0.1:%d {\n\tinferrail %s {\n\t\tmodels inferrail/sim-8b\n\t\tmax_body_size 1KiB\n\t\tbody_timeout 200ms\n\t}\n}\n",
 		small.router, f.addresses[0])
 	load(t, config)
-	waitFor(t, "probes", func() bool { return f.recorders[0].checked() > 10 })
+	waitFor(t, "probes", func() bool { return f.recorders[0].probed() > 5 })
 	return f, small, runtime.NumGoroutine()
 }
 

@@ -393,7 +393,7 @@ func TestBegunAnswersBreakVisibly(t *testing.T) {
 // TestEarlyHead passes the head on before anything is computed, and so cannot move a request that then breaks.
 func TestEarlyHead(t *testing.T) {
 	f := patient(t, 2, "transport inferrail {\nearly_head\n}")
-	goOn := make(chan struct{})
+	goOn, open := gate(t)
 	f.behave(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		w.WriteHeader(http.StatusOK)
@@ -402,7 +402,7 @@ func TestEarlyHead(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	res, err := http.Post(f.url("/v1/completions"), "application/json", strings.NewReader(`{"model":"sim","prompt":"x","stream":true}`))
-	close(goOn)
+	open()
 	if err != nil {
 		t.Fatal(err)
 	}

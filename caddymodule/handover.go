@@ -11,7 +11,7 @@ import (
 // reconnect: a connection that waits in the queue of a listener when it closes is reset. At this moment clients that keep
 // their connections open none. The servers go on with the connections they have.
 func (a *App) handOverListeners() {
-	next := runningApp.Load()
+	next := runningApp()
 	if next == nil || next == a {
 		return
 	}

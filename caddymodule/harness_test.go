@@ -24,16 +24,7 @@ import (
 
 // TestMain fails the run when goroutines outlive the tests.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// certmagic's cache maintenance and Caddy's own workers live as long as the process.
-		// It notices that its lock is gone when it wakes, after up to 5 s.
-		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.keepLockfileFresh"),
-		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.(*Cache).maintainAssets"),
-		goleak.IgnoreAnyFunction("github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy.(*metricsUpstreamsHealthyUpdater).init.func1"),
-		goleak.IgnoreAnyFunction("github.com/golang/glog.(*fileSink).flushDaemon"),
-		goleak.IgnoreAnyFunction("go.opencensus.io/stats/view.(*worker).start"),
-		goleak.IgnoreAnyFunction("github.com/caddyserver/caddy/v2.(*Context).cancel"),
-	)
+	goleak.VerifyTestMain(m)
 }
 
 // freePorts gives n loopback ports that nothing listens on.
@@ -106,6 +97,7 @@ func (f *fleet) caddyfile() string {
 	admin off
 	persist_config off
 	auto_https off
+	storage_clean_interval off
 	grace_period 2s
 	log {
 		level ERROR

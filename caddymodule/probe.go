@@ -83,12 +83,9 @@ func (a *App) adopt(proxies []proxy) {
 func (a *App) watch(s *Selection, r *replica) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r.setTransport(s)
-	if a.watched[r] {
-		return
-	}
-	a.watched[r] = true
-	if a.started {
+	_, known := a.watched[r]
+	a.watched[r] = s
+	if a.started && !known {
 		a.probeLocked(r)
 	}
 }
@@ -113,13 +110,14 @@ func (a *App) probeLoop(ctx context.Context, r *replica) {
 
 // probe asks an engine for its metrics page and model cards.
 func (a *App) probe(ctx context.Context, r *replica) {
-	if r.transport() == nil {
+	t := a.transport(r)
+	if t == nil {
 		return // the app has yet to find the proxy
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	var report fleet.Report
-	err := r.get(ctx, "/metrics", func(body io.Reader) (err error) {
+	err := r.get(ctx, t, "/metrics", func(body io.Reader) (err error) {
 		report, err = fleet.ParseMetrics(body, maxMetricsBytes)
 		return err
 	})
@@ -133,7 +131,7 @@ func (a *App) probe(ctx context.Context, r *replica) {
 		return
 	}
 	a.apply(r, r.counters.ApplyReport(now(), report))
-	_ = r.get(ctx, "/v1/models", func(body io.Reader) error { // the cards of before stay
+	_ = r.get(ctx, t, "/v1/models", func(body io.Reader) error { // the cards of before stay
 		raw, err := io.ReadAll(io.LimitReader(body, fleet.MaxModelsBytes+1))
 		if err != nil {
 			return err
@@ -176,22 +174,15 @@ func (a *App) apply(r *replica, c fleet.Change) {
 	}
 }
 
-// setTransport tells the replica how its engine is reached.
-func (r *replica) setTransport(s *Selection) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.selection = s
-}
-
-// transport is the proxy's transport, nil before the app has found the proxy.
-func (r *replica) transport() *Transport {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.selection.prober.Load()
+// transport is how this configuration reaches the replica's engine; nil before the app has found the proxy.
+func (a *App) transport(r *replica) *Transport {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.watched[r].prober.Load()
 }
 
 // get asks the engine for a path and reads a 200's body.
-func (r *replica) get(ctx context.Context, path string, read func(io.Reader) error) error {
+func (r *replica) get(ctx context.Context, t *Transport, path string, read func(io.Reader) error) error {
 	address, err := caddy.ParseNetworkAddress(r.key.address)
 	if err != nil {
 		return fmt.Errorf("parsing address %q: %w", r.key.address, err)
@@ -201,9 +192,8 @@ func (r *replica) get(ctx context.Context, path string, read func(io.Reader) err
 		return err
 	}
 	req.URL.Scheme = ""
-	inner := r.transport().http
-	inner.SetScheme(req)
-	res, err := inner.RoundTrip(req)
+	t.http.SetScheme(req)
+	res, err := t.http.RoundTrip(req)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ type recorder struct {
 
 	mu     sync.Mutex
 	seen   []sighting
-	checks int // requests other than for inference: probes and health checks
+	probes int // requests for the metrics page
 	answer func(w http.ResponseWriter, r *http.Request)
 }
 
@@ -59,11 +59,16 @@ func writeAnswer(w http.ResponseWriter) {
 func (e *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/health", "/metrics", "/v1/models":
-		e.mu.Lock()
-		e.checks++
-		e.mu.Unlock()
 		if r.URL.Path == "/metrics" {
-			_, _ = io.WriteString(w, "vllm:num_requests_running{model_name=\"m\"} 0\nvllm:num_requests_waiting{model_name=\"m\"} 0\n")
+			e.mu.Lock()
+			e.probes++
+			e.mu.Unlock()
+			for _, name := range []string{
+				"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries_total", "prefix_cache_hits_total",
+			} {
+				_, _ = fmt.Fprintf(w, "vllm:%s{model_name=\"m\"} 0\n", name)
+			}
+			_, _ = io.WriteString(w, "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"16385\"} 1\nprocess_start_time_seconds 1\n")
 		}
 		return
 	}
@@ -91,11 +96,11 @@ func (e *recorder) take() []sighting {
 	return seen
 }
 
-// checked counts probes and health checks.
-func (e *recorder) checked() int {
+// probed counts the router's probes.
+func (e *recorder) probed() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.checks
+	return e.probes
 }
 
 // answers gives an answer after the other, the last one for ever.
@@ -109,6 +114,14 @@ func answers(list ...func(http.ResponseWriter, *http.Request)) func(http.Respons
 		mu.Unlock()
 		a(w, r)
 	}
+}
+
+// gate is a channel that open closes; the end of the test closes it, too, so that nothing waits for ever.
+func gate(t testing.TB) (shut <-chan struct{}, open func()) {
+	c := make(chan struct{})
+	open = sync.OnceFunc(func() { close(c) })
+	t.Cleanup(open)
+	return c, open
 }
 
 // says is an engine's answer with a status and a body.

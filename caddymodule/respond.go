@@ -241,7 +241,7 @@ func (h *Handler) serveModels(w http.ResponseWriter) {
 // modelLens gives the shortest context that any engine reports for each model.
 func (a *App) modelLens() map[string]int {
 	lens := make(map[string]int)
-	for r := range a.replicas() {
+	for _, r := range a.replicas() {
 		r.mu.Lock()
 		for _, c := range r.cards {
 			if n, ok := lens[c.ID]; c.MaxModelLen > 0 && (!ok || c.MaxModelLen < n) {

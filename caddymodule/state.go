@@ -2,8 +2,8 @@ package caddymodule
 
 import (
 	"fmt"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -29,12 +29,36 @@ var (
 	// metricsPool holds the one *metrics, so that counters keep their values over reloads.
 	metricsPool = caddy.NewUsagePool()
 
-	// runningApp is the app of the newest configuration; admin routes are made before apps and look it up.
-	runningApp atomic.Pointer[App]
+	// runningApps are the apps that have started and not stopped, the newest last: during a reload there are two, of which
+	// the older one stays if the newer configuration fails to start. Admin routes, which are made before apps, look here.
+	runningApps struct {
+		mu   sync.Mutex
+		apps []*App
+	}
 
 	// origin is the start of the timeline that the Caddy-free packages are given.
 	origin = time.Now()
 )
+
+// runningApp is the app of the newest configuration; nil without one.
+func runningApp() *App {
+	runningApps.mu.Lock()
+	defer runningApps.mu.Unlock()
+	if n := len(runningApps.apps); n > 0 {
+		return runningApps.apps[n-1]
+	}
+	return nil
+}
+
+// setRunning notes that an app has started or stopped.
+func (a *App) setRunning(running bool) {
+	runningApps.mu.Lock()
+	defer runningApps.mu.Unlock()
+	runningApps.apps = slices.DeleteFunc(runningApps.apps, func(other *App) bool { return other == a })
+	if running {
+		runningApps.apps = append(runningApps.apps, a)
+	}
+}
 
 // now is the time on the timeline shared by fleets, policies and the index.
 func now() time.Duration { return time.Since(origin) }
@@ -79,7 +103,6 @@ type replica struct {
 	blockSize int
 	capacity  capacity
 	cards     []fleet.Card
-	selection *Selection // whose proxy knows how to reach the engine
 }
 
 // capacity of a replica's KV cache in blocks, from the best source there is.
