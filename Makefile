@@ -53,7 +53,7 @@ bench: ## benchmarks; T=./index BENCH=CachedTokens COUNT=10 for benchstat
 	go test -run '^$$' -bench '$(BENCH)' -count $(COUNT) $(T)
 
 demo: ## a simulated fleet under each policy, with the table of results
-	go run ./bench demo
+	go run ./bench demo $(ARGS)
 
 e2e: ## the OpenAI SDK and curl against Caddyfile.example (needs python3)
 	./e2e/run.sh

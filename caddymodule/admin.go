@@ -197,12 +197,18 @@ func (s *Selection) explain(req *request) (*explanation, error) {
 		e.Replicas = append(e.Replicas, s.explainCandidate(sc, i, u))
 	}
 	for _, u := range pool {
-		if !u.Available() {
-			load := s.replica(u.Dial).counters.Load(sc.in.Now)
-			e.Replicas = append(e.Replicas, explainedCandidate{
-				Replica: u.Dial, WhyNot: whyNot(u), InFlight: load.InFlight, QueuedSecs: load.QueuedPrefill.Seconds(),
-			})
+		r := s.replica(u.Dial)
+		why := whyNot(u)
+		if u.Available() {
+			if r.serves(req.model) {
+				continue
+			}
+			why = "serves other models"
 		}
+		load := r.counters.Load(now())
+		e.Replicas = append(e.Replicas, explainedCandidate{
+			Replica: u.Dial, WhyNot: why, InFlight: load.InFlight, QueuedSecs: load.QueuedPrefill.Seconds(),
+		})
 	}
 	return e, nil
 }
@@ -263,12 +269,17 @@ type describedState struct {
 func (a *App) describeReplicas() []describedReplica {
 	out := []describedReplica{}
 	at := now()
+	seen := make(map[replicaKey]bool)
 	for _, s := range a.proxies() {
 		if s.hold() != nil {
 			continue
 		}
 		for _, u := range s.lastPool() {
 			r := s.replica(u.Dial)
+			if seen[r.key] { // of another proxy of the fleet
+				continue
+			}
+			seen[r.key] = true
 			load := r.counters.Load(at)
 			d := describedReplica{
 				Fleet: s.Fleet, Replica: u.Dial, Available: u.Available(), InFlight: load.InFlight, Waiting: load.Waiting,
@@ -280,11 +291,7 @@ func (a *App) describeReplicas() []describedReplica {
 			if stats, ok := r.indexStats(); ok {
 				d.IndexedBlocks, d.IndexBlocksLimit = stats.Blocks, stats.Capacity
 			}
-			r.mu.Lock()
-			for _, c := range r.cards {
-				d.Models = append(d.Models, c.ID)
-			}
-			r.mu.Unlock()
+			d.Models = r.models()
 			if rep, age, ok := r.counters.Report(at); ok {
 				d.Report = &describedState{
 					age.Seconds(), rep.Running, rep.Waiting, rep.KVUsage, rep.KVUsageName, rep.PrefixCacheQueries,

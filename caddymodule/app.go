@@ -59,6 +59,7 @@ type App struct {
 
 	mu         sync.Mutex
 	selections []*Selection
+	checked    map[*replica]bool
 	watched    map[*replica]*Selection // by one whose proxy knows how to reach the engine
 	started    bool
 	probing    context.Context // ends with the app
@@ -93,7 +94,7 @@ func inferrailApp(ctx caddy.Context) (*App, error) {
 // Provision loads the tokenizers and prepares the metrics; it dials nothing.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx, a.logger = ctx, ctx.Logger()
-	a.watched = make(map[*replica]*Selection)
+	a.watched, a.checked = make(map[*replica]*Selection), make(map[*replica]bool)
 	a.fillDefaults()
 	a.metrics = acquireMetrics()
 	if err := a.metrics.register(ctx.GetMetricsRegistry()); err != nil {

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -121,7 +123,7 @@ func (m *Model) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 			return d.ArgErr()
 		}
 		kind := d.Val()
-		u, err := caddyfile.UnmarshalModule(d, "inferrail.tokenizers."+kind)
+		u, err := unmarshalGuest(d, "inferrail.tokenizers", kind)
 		if err != nil {
 			return err
 		}
@@ -170,6 +172,18 @@ func (c *Cost) unmarshal(d *caddyfile.Dispenser) error {
 		*field = &v
 	}
 	return nil
+}
+
+// unmarshalGuest reads a guest module of ours, whose name is the current token.
+func unmarshalGuest(d *caddyfile.Dispenser, namespace, name string) (caddyfile.Unmarshaler, error) {
+	var known []string
+	for _, m := range caddy.GetModules(namespace) {
+		known = append(known, m.ID.Name())
+	}
+	if !slices.Contains(known, name) {
+		return nil, d.Errf("there is no %s.%s; there are %s", namespace, name, strings.Join(known, ", "))
+	}
+	return caddyfile.UnmarshalModule(d, namespace+"."+name)
 }
 
 // once reads the argument of the current subdirective into a field that is not set yet. Zero is how a field says that it

@@ -1,11 +1,14 @@
 package caddymodule
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -51,6 +54,9 @@ type Handler struct {
 	logger *zap.Logger
 	served map[string]*Model // by name and alias
 	models []*Model          // in the app's order
+
+	mu      sync.Mutex
+	proxies []*Selection // that the app has found behind this handler
 }
 
 // CaddyModule returns the Caddy module information.
@@ -169,7 +175,8 @@ func (h *Handler) infer(w *responseWriter, r *http.Request, next caddyhttp.Handl
 	r.Header.Set("Content-Length", strconv.Itoa(len(req.body)))
 	r.Header.Del("Expect")
 	r.TransferEncoding = nil
-	r.Body = http.NoBody // the transport gives each attempt the bytes itself
+	// Our transport gives each attempt the bytes itself; another one reads them here, once.
+	r.Body = io.NopCloser(bytes.NewReader(req.body))
 	return h.forward(w, r, next, req)
 }
 
@@ -309,9 +316,8 @@ func (h *Handler) upstreamFault(req *request, err error) *fault {
 		f.status = handlerErr.StatusCode
 	}
 	switch {
-	case req.attempts == 0:
-		f.status, f.reason = http.StatusServiceUnavailable, "no_replica"
-		f.message = "No replica of the model is available. Try again later."
+	case f.status == http.StatusServiceUnavailable:
+		f.reason, f.message = "no_replica", "No replica of the model is available. Try again later."
 	case f.status == http.StatusGatewayTimeout:
 		f.reason, f.message = "engine_timeout", "The engines did not answer in time."
 	}

@@ -50,7 +50,7 @@ func TestStateLivesAsLongAsItIsUsed(t *testing.T) {
 	f := newRecorded(t, 2)
 	f.model = ""
 	config := strings.Replace(f.caddyfile(), "probe_interval 100ms",
-		"probe_interval 100ms\n\t\tmodel real {\n\t\t\ttokenizer huggingface ../tokenize/testdata/qwen3\n\t\t}", 1)
+		"probe_interval 100ms\n\t\tmodel real {\n\t\t\ttokenizer huggingface testdata/tokenizer\n\t\t}", 1)
 	full := map[string]int{"fleets": 1, "replicas": 2, "policies": 2, "tokenizers": 1, "metrics": 1}
 	load(t, config)
 	checkState(t, "loaded", full)
@@ -93,8 +93,8 @@ func TestValidatingKeepsNothing(t *testing.T) {
 		strings.Replace(validConfig, `"cost_model"`, `"cost_model","epsilon":-1`, 1),
 		strings.Replace(validConfig, `{"handler":"inferrail"}`, `{"handler":"inferrail"},{"handler":"nonexistent"}`, 1),
 		strings.Replace(validConfig, `"protocol":"inferrail"`, `"protocol":"inferrail","max_attempts":-1`, 1),
-		strings.Replace(validConfig, `{"name":"m"`, `{"name":"r","tokenizer":{"name":"huggingface","path":"../tokenize/testdata/qwen3"}},{"block_size":-1,"name":"m"`, 1),
-		strings.Replace(validConfig, `{"name":"m"`, `{"name":"r","tokenizer":{"name":"huggingface","path":"../tokenize/testdata/qwen3"}},{"tokenizer":{"name":"huggingface","path":"none"},"name":"m"`, 1),
+		strings.Replace(validConfig, `{"name":"m"`, `{"name":"r","tokenizer":{"name":"huggingface","path":"testdata/tokenizer"}},{"block_size":-1,"name":"m"`, 1),
+		strings.Replace(validConfig, `{"name":"m"`, `{"name":"r","tokenizer":{"name":"huggingface","path":"testdata/tokenizer"}},{"tokenizer":{"name":"huggingface","path":"none"},"name":"m"`, 1),
 	} {
 		err := validate(t, []byte(config))
 		if (err == nil) != (config == validConfig) {
@@ -138,7 +138,15 @@ func TestFailingReloadLeavesTheOldConfiguration(t *testing.T) {
 				t.Fatalf("loaded: %s", name)
 			}
 			http.DefaultClient.CloseIdleConnections() // the admin listener is another
-			a := mustPost(t, f.url("/v1/completions"), long)
+			var a answer
+			waitFor(t, "an answer", func() bool { // the port was shared for a moment: connections may be reset
+				var err error
+				a, err = post(t, http.DefaultClient, f.url("/v1/completions"), long)
+				return err == nil
+			})
+			if a.status != http.StatusOK {
+				t.Fatalf("%s: answered %d: %s", name, a.status, a.body)
+			}
 			if headerInt(t, a.header, "X-Inferrail-Cached-Tokens") == 0 {
 				t.Errorf("%s: the index is lost", name)
 			}

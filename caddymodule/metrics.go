@@ -30,6 +30,7 @@ type metrics struct {
 	promptTokens    *prometheus.CounterVec
 	predictedTokens *prometheus.CounterVec
 	deliveredTokens *prometheus.CounterVec
+	mismatches      *prometheus.CounterVec
 	estimatedTTFT   *prometheus.HistogramVec
 	guards          *prometheus.CounterVec
 	indexResets     *prometheus.CounterVec
@@ -93,6 +94,8 @@ func newMetrics() *metrics {
 		"Prompt tokens predicted to be in the chosen replica's KV cache, per decision.", "model")
 	m.deliveredTokens = counter("delivered_cached_tokens_total",
 		"Prompt tokens that the engines report to have served from their KV cache.", "model")
+	m.mismatches = counter("prompt_token_mismatches_total", "Prompts whose length in tokens the engine reports differently: "+
+		"the model's tokenizer or chat template is not the engine's.", "model")
 	m.estimatedTTFT = histogram("estimated_ttft_seconds",
 		"The policy's estimate of the time to first token on the chosen replica, per decision.", latencyBuckets,
 		"model", "policy")
@@ -142,10 +145,16 @@ func (m *metrics) estimated(req *request, a *attempt, d *policies.Decision) {
 
 func (m *metrics) retried(req *request) { m.retries.WithLabelValues(req.model.Name).Inc() }
 
-func (m *metrics) delivered(req *request, _ *attempt, o observation) {
+// delivered takes in what the engine says of a request's tokens, and reports whether its prompt was as long as tokenized.
+func (m *metrics) delivered(req *request, o observation) (sameLength bool) {
 	if o.cached >= 0 {
 		m.deliveredTokens.WithLabelValues(req.model.Name).Add(float64(o.cached))
 	}
+	if req.prompt == nil || o.prompt == 0 || o.prompt == req.promptTokens {
+		return true
+	}
+	m.mismatches.WithLabelValues(req.model.Name).Inc()
+	return false
 }
 
 func (m *metrics) addReplica(r *replica) { m.fleet.add(r) }

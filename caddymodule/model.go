@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -49,6 +50,8 @@ type Model struct {
 	tokens *tokenize.Model
 	cost   policies.CostModelConfig
 	salt   string
+
+	mismatch atomic.Bool // an engine has counted a prompt differently, and that was logged
 }
 
 // Cost holds the parameters of P(u, c) = a·u + b·u·(c + u/2) + d, the time in which an idle engine computes u uncached

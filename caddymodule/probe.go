@@ -27,6 +27,7 @@ const (
 type proxy struct {
 	selection *Selection
 	handler   *reverseproxy.Handler
+	front     *Handler // the inferrail handler before it; nil if there is none
 }
 
 // findProxies looks through the HTTP app for the proxies that use our selection policy, so that their engines are known
@@ -34,23 +35,26 @@ type proxy struct {
 func (a *App) findProxies() []proxy {
 	var found []proxy
 	for _, server := range a.httpServers() {
-		found = walkRoutes(server.Routes, found)
+		found = walkRoutes(server.Routes, nil, found)
 	}
 	return found
 }
 
-func walkRoutes(routes caddyhttp.RouteList, found []proxy) []proxy {
+// walkRoutes adds the proxies of routes to found; front is the inferrail handler that requests have passed.
+func walkRoutes(routes caddyhttp.RouteList, front *Handler, found []proxy) []proxy {
 	for _, route := range routes {
 		for _, h := range route.Handlers {
 			switch h := h.(type) {
+			case *Handler:
+				front = h
 			case *caddyhttp.Subroute:
-				found = walkRoutes(h.Routes, found)
+				found = walkRoutes(h.Routes, front, found)
 			case *reverseproxy.Handler:
 				if h.LoadBalancing == nil {
 					continue
 				}
 				if s, ok := h.LoadBalancing.SelectionPolicy.(*Selection); ok {
-					found = append(found, proxy{s, h})
+					found = append(found, proxy{s, h, front})
 				}
 			}
 		}
@@ -61,6 +65,12 @@ func walkRoutes(routes caddyhttp.RouteList, found []proxy) []proxy {
 // adopt makes the engines of the proxies known and checks what only both sides together can tell.
 func (a *App) adopt(proxies []proxy) {
 	for _, p := range proxies {
+		if p.front == nil {
+			a.logger.Warn("reverse_proxy uses lb_policy inferrail without the inferrail handler before it; prompts are not seen",
+				zap.String("fleet", p.selection.Fleet))
+		} else {
+			p.front.adopt(p.selection)
+		}
 		t, ok := p.handler.Transport.(*Transport)
 		if !ok {
 			a.logger.Warn("reverse_proxy uses lb_policy inferrail without transport inferrail; ends of requests are not seen",
@@ -144,6 +154,37 @@ func (a *App) probe(ctx context.Context, r *replica) {
 		}
 		return err
 	})
+	a.check(r, report)
+}
+
+// check warns, once for each engine and configuration, of what cannot be right.
+func (a *App) check(r *replica, report fleet.Report) {
+	a.mu.Lock()
+	known := a.checked[r]
+	a.checked[r] = true
+	a.mu.Unlock()
+	if known {
+		return
+	}
+	log := a.logger.With(zap.String("replica", r.key.address))
+	served := false
+	for _, m := range a.Models {
+		if !r.serves(m) {
+			continue
+		}
+		served = true
+		if report.BlockSize != 0 && report.BlockSize != m.BlockSize {
+			log.Warn("the engine's block size differs from the model's block_size; predictions will be wrong",
+				zap.String("model", m.Name), zap.Int("engine", report.BlockSize), zap.Int("configured", m.BlockSize))
+		}
+		if report.UsableBlocks != 0 && m.KVCapacityBlocks != 0 && report.UsableBlocks != m.KVCapacityBlocks {
+			log.Warn("the engine's KV cache differs from the model's kv_capacity_blocks; predictions will be wrong",
+				zap.String("model", m.Name), zap.Int("engine", report.UsableBlocks), zap.Int("configured", m.KVCapacityBlocks))
+		}
+	}
+	if !served {
+		log.Warn("the engine serves none of the configured models and gets no requests", zap.Strings("serves", r.models()))
+	}
 }
 
 // apply takes in what a report changed.
@@ -164,13 +205,8 @@ func (a *App) apply(r *replica, c fleet.Change) {
 		return
 	}
 	r.capacity.reported = c.UsableBlocks
-	if r.row == nil {
-		return
-	}
-	r.row.SetCapacity(r.capacity.blocks())
-	if c.BlockSize != 0 && c.BlockSize != r.blockSize {
-		a.logger.Warn("the engine's block size differs from the model's; predictions will be wrong",
-			zap.String("replica", r.key.address), zap.Int("engine", c.BlockSize), zap.Int("configured", r.blockSize))
+	if r.row != nil {
+		r.row.SetCapacity(r.capacity.blocks())
 	}
 }
 

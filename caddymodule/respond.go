@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -253,10 +254,22 @@ func (a *App) modelLens() map[string]int {
 	return lens
 }
 
-// serveHealth tells whether any replica can take a request.
+// adopt notes a proxy that this handler's requests go to.
+func (h *Handler) adopt(s *Selection) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !slices.Contains(h.proxies, s) {
+		h.proxies = append(h.proxies, s)
+	}
+}
+
+// serveHealth tells whether any replica behind this handler can take a request.
 func (h *Handler) serveHealth(w http.ResponseWriter) {
+	h.mu.Lock()
+	proxies := slices.Clone(h.proxies)
+	h.mu.Unlock()
 	total, available := 0, 0
-	for _, s := range h.app.proxies() {
+	for _, s := range proxies {
 		for _, u := range s.lastPool() {
 			total++
 			if u.Available() {

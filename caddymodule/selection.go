@@ -264,13 +264,13 @@ func (s *Selection) lastPool() reverseproxy.UpstreamPool {
 	return s.pool
 }
 
-// candidates are the available upstreams that the request has not tried, else those that it has.
+// candidates are the available upstreams that serve the model and that the request has not tried, else those that it has.
 func (s *Selection) candidates(pool reverseproxy.UpstreamPool, req *request) []*reverseproxy.Upstream {
 	fresh := make([]*reverseproxy.Upstream, 0, len(pool))
 	var tried []*reverseproxy.Upstream
 	for _, u := range pool {
 		switch {
-		case !u.Available():
+		case !u.Available(), !s.replica(u.Dial).serves(req.model):
 		case req.hasTried(u.Dial):
 			tried = append(tried, u)
 		default:
@@ -464,7 +464,7 @@ func seedArg(d *caddyfile.Dispenser) (uint64, error) {
 // unmarshalPolicy reads the policy whose name is the current token.
 func (s *Selection) unmarshalPolicy(d *caddyfile.Dispenser) error {
 	name := d.Val()
-	u, err := caddyfile.UnmarshalModule(d, "inferrail.policies."+name)
+	u, err := unmarshalGuest(d, "inferrail.policies", name)
 	if err != nil {
 		return err
 	}

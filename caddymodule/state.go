@@ -198,6 +198,23 @@ func (p *policyState) release() { _, _ = policyPool.Delete(p.key) }
 // Destruct is called when the last configuration with these settings is gone.
 func (p *policyState) Destruct() error { return nil }
 
+// models are the names that the engine says it serves.
+func (r *replica) models() (names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.cards {
+		names = append(names, c.ID)
+	}
+	return names
+}
+
+// serves tells whether the engine lists the model; one that has not said what it serves may.
+func (r *replica) serves(m *Model) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.cards) == 0 || slices.ContainsFunc(r.cards, func(c fleet.Card) bool { return c.ID == m.Name })
+}
+
 // indexStats describes the replica's row; ok is false while it has none.
 func (r *replica) indexStats() (stats index.ReplicaStats, ok bool) {
 	r.mu.Lock()

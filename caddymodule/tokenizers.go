@@ -84,6 +84,9 @@ func (t *HuggingFaceTokenizer) Provision(caddy.Context) error {
 	if t.Path == "" {
 		return fmt.Errorf("path: must not be empty")
 	}
+	if info, err := os.Stat(t.Path); err != nil || !info.IsDir() {
+		return fmt.Errorf("path %q: there is no such directory", t.Path)
+	}
 	key := tokenizerKey{path: t.Path}
 	for _, name := range []string{
 		"tokenizer.json", "tokenizer.json.gz", "tokenizer_config.json", "chat_template.jinja", "config.json",
@@ -124,7 +127,7 @@ func (t *HuggingFaceTokenizer) Model() *tokenize.Model { return t.model }
 func (t *HuggingFaceTokenizer) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume tokenizer name
 	if !d.Args(&t.Path) {
-		return d.ArgErr()
+		return d.Err("huggingface needs the model's directory")
 	}
 	if d.NextArg() {
 		return d.ArgErr()

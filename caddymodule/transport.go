@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/headers"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"go.uber.org/zap"
 )
 
 func init() { caddy.RegisterModule(new(Transport)) }
@@ -169,7 +170,11 @@ func (t *Transport) watch(r *http.Request, req *request, a *attempt, res *http.R
 			a.fail()
 			return
 		}
-		t.app.metrics.delivered(req, a, o)
+		if !t.app.metrics.delivered(req, o) && req.model.mismatch.CompareAndSwap(false, true) {
+			t.app.logger.Warn("an engine counts a prompt's tokens differently; is the model's tokenizer the engine's?",
+				zap.String("model", req.model.Name), zap.String("replica", a.replica.key.address),
+				zap.String("request_id", req.id), zap.Int("engine", o.prompt), zap.Int("router", req.promptTokens))
+		}
 		a.finish(o.generated(req.fields.MaxTokens, req.model.encode))
 	})
 	if a.placement != nil {
