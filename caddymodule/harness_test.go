@@ -392,3 +392,14 @@ func metricsOfEngines(t testing.TB, f *fleet) int {
 	}
 	return sum
 }
+
+// get fetches a page.
+func get(url string) (answer, error) {
+	res, err := http.Get(url)
+	if err != nil {
+		return answer{}, err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return answer{res.StatusCode, res.Header, b}, err
+}
