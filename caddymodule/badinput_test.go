@@ -232,7 +232,7 @@ func testTooLarge(t *testing.T, f, small *fleet, h2 *http.Client) {
 
 	// Expect: 100-continue is answered with the refusal itself, before any body.
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", path, size)
-	a, in, _ := rawAnswer(t, f, head, nil)
+	a, in := rawAnswer(t, f, head, nil)
 	checkRefusal(t, "expecting to continue", a, 413, "body_too_large", "")
 	if _, err := in.ReadByte(); err != io.EOF {
 		t.Errorf("the connection goes on after a refusal whose body was not sent: %v", err)
@@ -265,19 +265,19 @@ func testBrokenBodies(t *testing.T, f *fleet, h2 *http.Client) {
 		"chunks that stop":            head + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
 		"expecting, then not sending": head + "Expect: 100-continue\r\nContent-Length: 10\r\n\r\n",
 	} {
-		a, in, _ := rawAnswer(t, f, raw, nil)
+		a, in := rawAnswer(t, f, raw, nil)
 		if a.status == http.StatusContinue {
 			a = readRaw(t, in)
 		}
 		checkRefusal(t, name, a, 408, "body_timeout", "")
 		ends(name, in)
 	}
-	a, in, _ := rawAnswer(t, f, head+"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n", nil)
+	a, in := rawAnswer(t, f, head+"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n", nil)
 	checkRefusal(t, "a chunk without a size", a, 400, "body_unreadable", "")
 	ends("a chunk without a size", in)
 
 	// A client that says that no more comes still listens.
-	a, in, _ = rawAnswer(t, f, head+"Content-Length: 1000\r\n\r\n{\"model\":", func(c net.Conn) {
+	a, in = rawAnswer(t, f, head+"Content-Length: 1000\r\n\r\n{\"model\":", func(c net.Conn) {
 		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
 		}

@@ -316,7 +316,8 @@ type shortForm struct {
 	addresses []caddyfile.Token
 	policy    []caddyfile.Token // subdirectives of lb_policy inferrail
 	rest      []caddyfile.Token // subdirectives of reverse_proxy
-	given     map[string]bool   // their names
+	transport []caddyfile.Token // the transport of its own
+	given     map[string]bool   // the subdirectives' names
 	retries   string
 	used      *caddyfile.Token // the first subdirective that needs the proxy
 }
@@ -351,7 +352,7 @@ func (f *shortForm) add(d *caddyfile.Dispenser) error {
 			return at(first).Err(
 				"the transport must be inferrail, which has the options of transport http")
 		}
-		f.rest = append(f.rest, segment...)
+		f.transport = segment
 	case "lb_try_duration", "lb_try_interval":
 		return at(first).Errf("%s would make retries wait across a reload; set lb_retries", name)
 	case "lb_retries":
@@ -393,12 +394,19 @@ func (f *shortForm) expand(h httpcaddyfile.Helper) (*reverseproxy.Handler, error
 			body = append(body, tokens(d.text)...)
 		}
 	}
-	if !f.given["transport"] {
-		attempts := defaultMaxAttempts
-		if n, err := strconv.Atoi(f.retries); err == nil && n >= 0 {
-			attempts = n + 1
-		}
-		body = append(body, block(tokens("transport inferrail"), tokens(fmt.Sprintf("max_attempts %d", attempts)))...)
+	attempts := defaultMaxAttempts
+	if n, err := strconv.Atoi(f.retries); err == nil && n >= 0 {
+		attempts = n + 1
+	}
+	limit := tokens(fmt.Sprintf("max_attempts %d", attempts))
+	switch {
+	case !f.given["transport"]:
+		body = append(body, block(tokens("transport inferrail"), limit)...)
+	case !slices.ContainsFunc(f.transport, func(t caddyfile.Token) bool { return t.Text == "max_attempts" }):
+		f.transport = with(f.transport, limit)
+		fallthrough
+	default:
+		body = append(body, f.transport...)
 	}
 	all := block(append([]caddyfile.Token{f.name}, f.addresses...), body)
 	proxy := new(reverseproxy.Handler)
@@ -423,6 +431,14 @@ func tokens(line string) []caddyfile.Token {
 		panic(err)
 	}
 	return t
+}
+
+// with adds a line to the block of a segment, which may have none yet.
+func with(segment, line []caddyfile.Token) []caddyfile.Token {
+	if last := len(segment) - 1; segment[last].Text == "}" {
+		return slices.Concat(segment[:last], line, segment[last:])
+	}
+	return block(segment, line)
 }
 
 // block appends body in braces to the tokens of a line. An empty body gives the line alone. The closing brace seems to come

@@ -211,7 +211,7 @@ func errorOf(t testing.TB, a answer) apiError {
 }
 
 // rawAnswer writes bytes on a new connection, calls more if it is not nil, and reads one response.
-func rawAnswer(t testing.TB, f *fleet, raw string, more func(net.Conn)) (answer, *bufio.Reader, net.Conn) {
+func rawAnswer(t testing.TB, f *fleet, raw string, more func(net.Conn)) (answer, *bufio.Reader) {
 	t.Helper()
 	c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", f.router))
 	if err != nil {
@@ -228,7 +228,7 @@ func rawAnswer(t testing.TB, f *fleet, raw string, more func(net.Conn)) (answer,
 		more(c)
 	}
 	in := bufio.NewReader(c)
-	return readRaw(t, in), in, c
+	return readRaw(t, in), in
 }
 
 // readRaw reads one response, interim ones included.

@@ -47,9 +47,6 @@ func (f *fault) answer(h *Handler, w http.ResponseWriter) {
 		w.WriteHeader(statusClientLeft)
 		return
 	}
-	if f.retryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(f.retryAfter))
-	}
 	if f.close {
 		// Without these, an HTTP/1 server waits for the rest of the body before it sends the answer, and again before it closes
 		// the connection.
@@ -57,6 +54,13 @@ func (f *fault) answer(h *Handler, w http.ResponseWriter) {
 		_ = rc.EnableFullDuplex()
 		_ = rc.SetReadDeadline(time.Now())
 		w.Header().Set("Connection", "close")
+	}
+	f.write(h, w)
+}
+
+func (f *fault) write(h *Handler, w http.ResponseWriter) {
+	if f.retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(f.retryAfter))
 	}
 	h.refuse(w, f.model, f.status, f.message, f.param, f.reason)
 }
@@ -113,8 +117,10 @@ func (h *Handler) readMetered(w *responseWriter, r *http.Request, from io.Reader
 		_ = rc.SetReadDeadline(time.Time{})
 		return buf.Bytes(), nil
 	case errors.Is(err, errNoRoom):
-		return nil, &fault{status: http.StatusServiceUnavailable, reason: "overloaded", close: true, retryAfter: 1,
+		overloaded := &fault{status: http.StatusServiceUnavailable, reason: "overloaded", retryAfter: 1,
 			message: "The server holds too many requests. Try again later."}
+		h.answerThenDiscard(w, r, rc, overloaded)
+		return nil, overloaded
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, &fault{status: http.StatusRequestTimeout, reason: "body_timeout", close: true,
 			message: fmt.Sprintf("The request body did not arrive within %s.", time.Duration(h.BodyTimeout))}
@@ -133,12 +139,12 @@ func (h *Handler) readMetered(w *responseWriter, r *http.Request, from io.Reader
 func (h *Handler) answerThenDiscard(w *responseWriter, r *http.Request, rc *http.ResponseController, f *fault) {
 	f.answered = true
 	if r.ProtoMajor > 1 {
-		h.refuse(w, nil, f.status, f.message, f.param, f.reason)
+		f.write(h, w)
 		return
 	}
 	_ = rc.EnableFullDuplex()
 	w.Header().Set("Connection", "close")
-	h.refuse(w, nil, f.status, f.message, f.param, f.reason)
+	f.write(h, w)
 	_ = rc.Flush()
 	_ = rc.SetReadDeadline(time.Now().Add(discardTimeout))
 	_, _ = io.CopyN(io.Discard, r.Body, maxDiscard)
