@@ -34,6 +34,8 @@ func TestRetries(t *testing.T) {
 		"reset in the head":                     breaks("HTTP/1.1 200 OK\r\nContent-Ty", true),
 		"closed in the head":                    breaks("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n", false),
 		"not HTTP":                              breaks("SSH-2.0-OpenSSH_9.9\r\n", false),
+		"a status that is none":                 breaks("HTTP/1.1 099 Odd\r\nContent-Length: 0\r\n\r\n", false),
+		"a status beyond all classes":           breaks("HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n", false),
 		"502":                                   says(502, "bad gateway"),
 		"503":                                   says(503, "busy"),
 		"504":                                   says(504, "timeout"),

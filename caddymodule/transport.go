@@ -117,6 +117,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	a := req.current
 	res, err := t.send(r, req)
+	if err == nil && (res.StatusCode < http.StatusOK || res.StatusCode > 599) {
+		_ = res.Body.Close() // no server can pass such a status on
+		err = fmt.Errorf("engine answered with status %d", res.StatusCode)
+	}
 	if err != nil {
 		a.fail()
 		return nil, t.retryable(r.Context(), req, err)
