@@ -24,6 +24,7 @@ const (
 	defaultTokenizerQueue   = 256
 	defaultTokenizerMaxWait = 50 * time.Millisecond
 	defaultProbeInterval    = time.Second
+	leastProbeInterval      = time.Millisecond
 	defaultReloadDrain      = time.Second
 	defaultMaxBufferedBytes = 1 << 30
 )
@@ -38,7 +39,7 @@ type App struct {
 	Tokenizer *TokenizerPool `json:"tokenizer,omitempty"`
 
 	// How often each engine is asked for its metrics and model cards, from which the router learns the size of its KV cache
-	// and whether it has restarted. Default: 1s.
+	// and whether it has restarted. Default: 1s. At least 1ms.
 	ProbeInterval caddy.Duration `json:"probe_interval,omitempty"`
 
 	// The longest time for which a configuration that is being replaced goes on answering HTTP/1 clients, telling each to
@@ -153,6 +154,9 @@ func (a *App) fillDefaults() {
 // Validate checks the settings and reports every fault with its path.
 func (a *App) Validate() error {
 	var faults []error
+	if a.ProbeInterval >= 0 && time.Duration(a.ProbeInterval) < leastProbeInterval {
+		faults = append(faults, fmt.Errorf("probe_interval: want at least %s, got %s", leastProbeInterval, time.Duration(a.ProbeInterval)))
+	}
 	for i, m := range a.Models {
 		if err := m.validate(); err != nil {
 			faults = append(faults, fmt.Errorf("models[%d] %q: %w", i, m.Name, err))

@@ -26,6 +26,11 @@ const (
 	defaultBodyTimeout = time.Minute
 	// inlineTokenizeBytes is the body size up to which tokenizing on the request's own goroutine costs less than a hand-over.
 	inlineTokenizeBytes = 1 << 10
+	// maxTokenizeBytes is the size of a body beyond which no prompt fits any engine; tokens and hashes would take several
+	// times its memory.
+	maxTokenizeBytes = 16 << 20
+	// longPrompt is the length in tokens from which a prompt is compared with what the engines take.
+	longPrompt = 1 << 14
 	// bytesPerToken estimates the length of prompts that are not tokenized.
 	bytesPerToken = 4
 )
@@ -242,12 +247,16 @@ const (
 	resultBusy        = "busy"
 	resultSlow        = "slow"
 	resultCancelled   = "cancelled"
+	resultTooLong     = "too_long"
 )
 
 // tokens tokenizes the body of a request to path and says why there are none.
 func (a *App) tokens(ctx context.Context, m *Model, path string, body []byte) (prompt tokenize.Prompt, result string) {
 	if m.tokens == nil {
 		return prompt, resultUnavailable
+	}
+	if len(body) > maxTokenizeBytes {
+		return prompt, resultTooLong
 	}
 	var err error
 	work := func() {
@@ -268,7 +277,19 @@ func (a *App) tokens(ctx context.Context, m *Model, path string, body []byte) (p
 	if err != nil || len(prompt.Tokens) == 0 {
 		return tokenize.Prompt{}, resultInvalid
 	}
+	if len(prompt.Tokens) > longPrompt && len(prompt.Tokens) > a.contextLen(m) {
+		return tokenize.Prompt{}, resultTooLong
+	}
 	return prompt, resultOK
+}
+
+// contextLen is the longest prompt that an engine may take: the model's context length, or as many tokens as its KV cache
+// is assumed to hold.
+func (a *App) contextLen(m *Model) int {
+	if n := a.modelLens()[m.Name]; n > 0 {
+		return n
+	}
+	return max(m.KVCapacityBlocks, m.DefaultCapacityBlocks) * m.BlockSize
 }
 
 func poolResult(err error) string {

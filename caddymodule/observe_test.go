@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 )
@@ -173,4 +174,30 @@ func BenchmarkObserve(b *testing.B) {
 		ob.saw(p)
 		ob.text.text = ob.text.text[:0]
 	}
+}
+
+// FuzzOutputText follows arbitrary bytes in arbitrary pieces: it must end, and a whole string must be what encoding/json
+// makes of it.
+func FuzzOutputText(f *testing.F) {
+	f.Add([]byte(`a\x`), 1)
+	f.Add([]byte(`\ud83d\u0041\ud83d`), 3)
+	f.Add([]byte(`\ud83d\\x"`), 5)
+	f.Add([]byte(`\ud83d`), 2)
+	f.Fuzz(func(t *testing.T, inner []byte, size int) {
+		body := append(append([]byte(`{"text":"`), inner...), `","x":1}`...)
+		var o outputText
+		for rest := body; len(rest) > 0; {
+			n := min(len(rest), max(1, size%16))
+			o.write(rest[:n])
+			rest = rest[n:]
+		}
+		var v struct{ Text string }
+		quoted := append(append([]byte{'"'}, inner...), '"')
+		if !json.Valid(quoted) || !utf8.Valid(inner) || json.Unmarshal(body, &v) != nil {
+			return
+		}
+		if !o.over && string(o.text) != v.Text {
+			t.Errorf("%s in pieces of %d: got %q, want %q", body, size, o.text, v.Text)
+		}
+	})
 }

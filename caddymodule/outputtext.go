@@ -107,11 +107,14 @@ func (o *outputText) readEscape(data []byte) (rest []byte, more bool) {
 		o.text = append(o.text, c)
 		return data[2:], false
 	}
-	if len(data) < 6 {
-		return data, data[1] == 'u'
+	if data[1] == 'u' && len(data) < 6 {
+		return data, true
 	}
-	first, ok := hexEscape(data)
-	if !ok {
+	first, ok := rune(0), data[1] == 'u'
+	if ok {
+		first, ok = hexEscape(data)
+	}
+	if !ok { // not JSON
 		*o = outputText{over: true}
 		return nil, true
 	}
@@ -119,16 +122,21 @@ func (o *outputText) readEscape(data []byte) (rest []byte, more bool) {
 		o.text = utf8.AppendRune(o.text, first)
 		return data[6:], false
 	}
-	if len(data) < 12 {
+	// The other half must follow at once; a lone one stands for U+FFFD.
+	if rest := data[6:]; len(rest) < 6 && bytes.HasPrefix([]byte(`\u`), rest[:min(len(rest), 2)]) {
 		return data, true
 	}
-	second, _ := hexEscape(data[6:])
-	o.text = utf8.AppendRune(o.text, utf16.DecodeRune(first, second))
+	second, ok := hexEscape(data[6:])
+	r := utf16.DecodeRune(first, second)
+	o.text = utf8.AppendRune(o.text, r)
+	if !ok || r == utf8.RuneError {
+		return data[6:], false
+	}
 	return data[12:], false
 }
 
 func hexEscape(data []byte) (rune, bool) {
-	if data[0] != '\\' || data[1] != 'u' {
+	if len(data) < 6 || data[0] != '\\' || data[1] != 'u' {
 		return 0, false
 	}
 	v, err := strconv.ParseUint(string(data[2:6]), 16, 16)

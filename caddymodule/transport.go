@@ -134,11 +134,11 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		res.StatusCode == http.StatusGatewayTimeout:
 		if req.attempts < t.MaxAttempts {
 			a.fail()
-			discard(res.Body)
+			go discard(res.Body) // it may stall
 			return nil, t.retryable(r.Context(), req, fmt.Errorf("engine answered %s", res.Status))
 		}
 		fallthrough
-	case res.StatusCode >= http.StatusBadRequest:
+	case res.StatusCode != http.StatusOK: // no prompt was computed
 		res.Body = observe(res.Body, nil, func(observation) { a.fail() })
 		return res, nil
 	}
@@ -170,7 +170,7 @@ func (t *Transport) send(r *http.Request, req *request) (*http.Response, error) 
 // body, which is where an attempt can no longer be taken back.
 func (t *Transport) watch(r *http.Request, req *request, a *attempt, res *http.Response) (*http.Response, error) {
 	body := observe(res.Body, a.firstByte, func(o observation) {
-		if o.err != nil && !o.any {
+		if !o.any {
 			a.fail()
 			return
 		}
@@ -211,6 +211,7 @@ func (t *Transport) retryable(ctx context.Context, req *request, err error) erro
 
 // discard reads what little an engine says with an error, so that the connection can be used again.
 func discard(body io.ReadCloser) {
+	defer time.AfterFunc(discardTimeout, func() { _ = body.Close() }).Stop()
 	_, _ = io.CopyN(io.Discard, body, 64<<10)
 	_ = body.Close()
 }

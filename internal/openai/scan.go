@@ -330,32 +330,34 @@ func (s *scanner) setObject(object bool) {
 
 func (s *scanner) object() bool { return s.isObj[s.depth/64]&(1<<(s.depth%64)) != 0 }
 
-// str validates the string at pos.
+// str validates the string at pos. It looks for the next quote only once the last one found is behind it, so that many
+// escapes cost no more than as many letters.
 func (s *scanner) str() error {
 	s.pos++
-	for {
-		rest := s.buf[s.pos:]
-		i := bytes.IndexByte(rest, '"')
-		if i < 0 {
-			s.pos = len(s.buf)
-			return s.fail("unterminated string")
+	for quote := -1; ; {
+		if quote < s.pos {
+			i := bytes.IndexByte(s.buf[s.pos:], '"')
+			if i < 0 {
+				s.pos = len(s.buf)
+				return s.fail("unterminated string")
+			}
+			quote = s.pos + i
 		}
-		j := bytes.IndexByte(rest[:i], '\\')
-		run := i
-		if j >= 0 {
-			run = j
+		run, escaped := s.buf[s.pos:quote], false
+		if j := bytes.IndexByte(run, '\\'); j >= 0 {
+			run, escaped = run[:j], true
 		}
-		for k := 0; k < run; k++ {
-			if rest[k] < 0x20 {
+		for k, c := range run {
+			if c < 0x20 {
 				s.pos += k
 				return s.fail("control character in a string")
 			}
 		}
-		if j < 0 {
-			s.pos += i + 1
+		s.pos += len(run)
+		if !escaped {
+			s.pos++
 			return nil
 		}
-		s.pos += j
 		if err := s.escape(); err != nil {
 			return err
 		}

@@ -142,3 +142,13 @@ func BenchmarkScan(b *testing.B) {
 		})
 	}
 }
+
+// TestScanManyEscapes would not end in a reasonable time if each escape cost a look at the whole rest.
+func TestScanManyEscapes(t *testing.T) {
+	for _, escape := range []string{`\n`, `\u0000`, `\"`, `\\`} {
+		body := []byte(`{"model":"m","prompt":"` + strings.Repeat(escape, 4<<20/len(escape)) + `"}`)
+		if f, err := Scan(body); err != nil || f.Model != "m" {
+			t.Errorf("4 MiB of %s: %+v, %v", escape, f, err)
+		}
+	}
+}
