@@ -29,17 +29,22 @@ const prompt = `{"model":"sim","prompt":"the quick brown fox"}`
 func TestRetries(t *testing.T) {
 	f := patient(t, 3, "transport inferrail {\nkeepalive off\n}") // what breaks on a kept connection may be the connection's age
 	for name, fails := range map[string]func(http.ResponseWriter, *http.Request){
-		"closed before answering":               breaks("", false),
-		"reset before answering":                breaks("", true),
-		"reset in the head":                     breaks("HTTP/1.1 200 OK\r\nContent-Ty", true),
-		"closed in the head":                    breaks("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n", false),
-		"not HTTP":                              breaks("SSH-2.0-OpenSSH_9.9\r\n", false),
-		"a status that is none":                 breaks("HTTP/1.1 099 Odd\r\nContent-Length: 0\r\n\r\n", false),
-		"a status beyond all classes":           breaks("HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n", false),
-		"502":                                   says(502, "bad gateway"),
-		"503":                                   says(503, "busy"),
-		"504":                                   says(504, "timeout"),
-		"503 with a long body":                  says(503, strings.Repeat("busy ", 1<<16)),
+		"closed before answering":     breaks("", false),
+		"reset before answering":      breaks("", true),
+		"reset in the head":           breaks("HTTP/1.1 200 OK\r\nContent-Ty", true),
+		"closed in the head":          breaks("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n", false),
+		"not HTTP":                    breaks("SSH-2.0-OpenSSH_9.9\r\n", false),
+		"a status that is none":       breaks("HTTP/1.1 099 Odd\r\nContent-Length: 0\r\n\r\n", false),
+		"a status beyond all classes": breaks("HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n", false),
+		"502":                         says(502, "bad gateway"),
+		"503":                         says(503, "busy"),
+		"504":                         says(504, "timeout"),
+		"503 with a long body":        says(503, strings.Repeat("busy ", 1<<16)),
+		"503 with a body that stalls": func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		},
 		"a stream's head, then cut":             flushThen(""),
 		"a stream's head, then reset":           breaks("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n", true),
 		"an announced body that does not begin": breaks("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n", false),
@@ -253,6 +258,9 @@ func TestIndexFollowsOutcomes(t *testing.T) {
 		{"429", says(429, "{}"), false},
 		{"500", says(500, "{}"), false},
 		{"503", says(503, "{}"), false},
+		{"204", says(204, ""), false},
+		{"304", says(304, ""), false},
+		{"an empty 200", says(200, ""), false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			body := fmt.Sprintf(`{"model":"sim","prompt":"case %d %s"}`, i, strings.Repeat(fmt.Sprintf("word%d ", i), 100))
