@@ -61,6 +61,11 @@ func TestReplicasGetTheModelsTheyServe(t *testing.T) {
 		a, err := get(url(0, "/v1/models"))
 		return err == nil && strings.Count(string(a.body), `"max_model_len":32768`) == 2
 	})
+	// Health checks begin while the configuration still loads, before the engines listen.
+	waitFor(t, "the engines to be healthy", func() bool {
+		a, err := get(url(0, "/health"))
+		return err == nil && strings.Contains(string(a.body), `"available":2`)
+	})
 	for i := range 20 {
 		name, port := "a", ports[1]
 		if i%2 == 1 {

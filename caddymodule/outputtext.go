@@ -123,7 +123,7 @@ func (o *outputText) readEscape(data []byte) (rest []byte, more bool) {
 		return data[6:], false
 	}
 	// The other half must follow at once; a lone one stands for U+FFFD.
-	if rest := data[6:]; len(rest) < 6 && bytes.HasPrefix([]byte(`\u`), rest[:min(len(rest), 2)]) {
+	if mayBeEscape(data[6:]) {
 		return data, true
 	}
 	second, ok := hexEscape(data[6:])
@@ -133,6 +133,17 @@ func (o *outputText) readEscape(data []byte) (rest []byte, more bool) {
 		return data[6:], false
 	}
 	return data[12:], false
+}
+
+// mayBeEscape tells whether data is the beginning of an escape of hexadecimal digits, whose end is yet to come.
+func mayBeEscape(data []byte) bool {
+	switch len(data) {
+	case 0:
+		return true
+	case 1:
+		return data[0] == '\\'
+	}
+	return len(data) < 6 && data[0] == '\\' && data[1] == 'u'
 }
 
 func hexEscape(data []byte) (rune, bool) {

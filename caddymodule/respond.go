@@ -94,7 +94,7 @@ func (h *Handler) readBody(w *responseWriter, r *http.Request) (body []byte, rel
 	return body, metered.release, f
 }
 
-func (h *Handler) readMetered(w *responseWriter, r *http.Request, from io.Reader) ([]byte, *fault) {
+func (h *Handler) readMetered(w *responseWriter, r *http.Request, from *meteredReader) ([]byte, *fault) {
 	tooLarge := &fault{status: http.StatusRequestEntityTooLarge, reason: "body_too_large", close: true,
 		message: fmt.Sprintf("The request body is larger than the limit of %d bytes.", h.MaxBodySize)}
 	rc := http.NewResponseController(w)
@@ -111,6 +111,7 @@ func (h *Handler) readMetered(w *responseWriter, r *http.Request, from io.Reader
 	_, err := buf.ReadFrom(io.LimitReader(from, h.MaxBodySize+1))
 	switch {
 	case err == nil && int64(buf.Len()) > h.MaxBodySize:
+		from.release() // what follows is dropped
 		h.answerThenDiscard(w, r, rc, tooLarge)
 		return nil, tooLarge
 	case err == nil:
@@ -119,6 +120,7 @@ func (h *Handler) readMetered(w *responseWriter, r *http.Request, from io.Reader
 	case errors.Is(err, errNoRoom):
 		overloaded := &fault{status: http.StatusServiceUnavailable, reason: "overloaded", retryAfter: 1,
 			message: "The server holds too many requests. Try again later."}
+		from.release()
 		h.answerThenDiscard(w, r, rc, overloaded)
 		return nil, overloaded
 	case errors.Is(err, os.ErrDeadlineExceeded):
