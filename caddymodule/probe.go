@@ -205,9 +205,7 @@ func (a *App) apply(r *replica, c fleet.Change) {
 		return
 	}
 	r.capacity.reported = c.UsableBlocks
-	if r.row != nil {
-		r.row.SetCapacity(r.capacity.blocks())
-	}
+	r.resizeLocked()
 }
 
 // transport is how this configuration reaches the replica's engine; nil before the app has found the proxy.

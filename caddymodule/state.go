@@ -101,6 +101,7 @@ type replica struct {
 	mu        sync.Mutex
 	row       *index.Replica
 	blockSize int
+	sized     int // the capacity that row was told
 	capacity  capacity
 	cards     []fleet.Card
 }
@@ -154,19 +155,24 @@ func (r *replica) indexRow(m *Model) *index.Replica {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.capacity.configured, r.capacity.fallback = m.KVCapacityBlocks, m.DefaultCapacityBlocks
-	blocks := r.capacity.blocks()
 	if r.row != nil && r.blockSize != m.BlockSize {
 		r.fleet.index.RemoveReplica(r.row)
 		r.row = nil
 	}
 	if r.row == nil {
-		r.row, r.blockSize = r.fleet.index.AddReplica(r.key.address, m.BlockSize, blocks), m.BlockSize
-		return r.row
+		r.sized, r.blockSize = r.capacity.blocks(), m.BlockSize
+		r.row = r.fleet.index.AddReplica(r.key.address, r.blockSize, r.sized)
 	}
-	if r.row.Stats().Capacity != blocks {
-		r.row.SetCapacity(blocks)
-	}
+	r.resizeLocked()
 	return r.row
+}
+
+// resizeLocked tells the row, if there is one, what the replica's capacity has become.
+func (r *replica) resizeLocked() {
+	if blocks := r.capacity.blocks(); r.row != nil && r.sized != blocks {
+		r.row.SetCapacity(blocks)
+		r.sized = blocks
+	}
 }
 
 // policyKey names the state of a policy: unchanged settings keep their state over a reload.
